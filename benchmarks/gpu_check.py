@@ -1,7 +1,7 @@
-"""What a GPU does with preset `gpu`, and whether it computes what the CPU computes: `make gpu-check` runs `smoke` before this.
+"""Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` runs preset `smoke` first.
 
-Prints boards a second of engine, imitation and GRPO, the share of the device's matrix product that imitation reaches, and how far loss and
-gradients of one batch are from those of the CPU in float32. The states are of random play: no self-play, whose share is in a run's card.
+Prints boards per second of engine, imitation and GRPO, imitation's fraction of the device's matrix-product speed, and the difference of one
+batch's loss and gradients from the CPU's in float32. States come from random play; self-play is left out.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 def seconds(action: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Return the median time of an action after one to warm up, until the device has finished it."""
+    """Return the median seconds of an action, after one warm-up, until the device has finished."""
     found = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -40,7 +40,7 @@ def seconds(action: Callable[[], object], device: torch.device, repeats: int) ->
 
 
 def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of imitating one move of each position, and all gradients as one vector."""
+    """Return the loss of imitating one move per position, and all gradients as one vector."""
     policy.network.zero_grad()
     loss = -policy.distribution(positions, temperature=1.0).log_prob(columns.to(policy.device)).mean()
     loss.backward()
@@ -48,20 +48,19 @@ def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns
 
 
 def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> float:
-    """Return the operations a second of a square matrix product on random data."""
+    """Return operations per second of a product of square matrices."""
     a, b = (torch.randn(size, size, device=device, dtype=precision) for _ in range(2))
     return 2 * size**3 / seconds(lambda: a @ b, device, 5)
 
 
 def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
-    """Return states a second of GRPO steps, the first left out."""
+    """Return states per second of GRPO steps, without the first step."""
     reference = new_policy(settings.policy, seed=0, device=policy.device)
     trainer = Trainer(NetworkProblem(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
     return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)
 
 
 def main() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="gpu")
     parser.add_argument("--boards", type=int, default=16_384)

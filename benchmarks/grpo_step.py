@@ -1,9 +1,9 @@
-"""Benchmarks a GRPO step against a naive training loop: `python benchmarks/grpo_step.py`.
+"""Benchmark of a GRPO step against a plain training loop: `python benchmarks/grpo_step.py` prints transitions per second.
 
-The plain loop takes one state at a time: one forward pass, 16 sampled moves, one python-chess SimpleEngine search a move, one backward
-pass; an optimizer step after as many states as ours takes. Both have the same boards, the same network, groups of 16, one-step groups, both
-cores. A transition is a sampled move with an advantage. The plain loop's search is that of the field notes (depth 4), and one ply less deep
-than our tables' (the move itself being the first ply), that is, as strong as ours: the same with tables of depth 5.
+The plain loop handles one state at a time: one forward pass, 16 sampled moves, one python-chess search per move, one backward pass. Both
+use the same boards and network, groups of 16, and all cores. A transition is a sampled move with its advantage.
+
+The plain loop searches at depth 4 (as the field notes do) and one ply less than our tables, which is as strong: the move is the first ply.
 """
 
 import os
@@ -43,7 +43,7 @@ _CPU: Final = torch.device("cpu")
 
 
 def random_boards(count: int) -> list[chess.Board]:
-    """Return positions of random play with at least two legal moves."""
+    """Return distinct positions of random play, each with at least two legal moves."""
     rng = np.random.default_rng(0)
     boards: dict[str, chess.Board] = {}
     while len(boards) < count:
@@ -59,7 +59,7 @@ def random_boards(count: int) -> list[chess.Board]:
 
 
 def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
-    """Return the boards with their value tables, and how many tables a second were made."""
+    """Return the boards with their value tables, and the tables made per second."""
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
     with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
@@ -81,7 +81,7 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
-    """Return transitions a second of the first version."""
+    """Return the plain loop's transitions per second."""
     optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()
@@ -99,7 +99,7 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
 
 
 def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.Board, chess.Move], float]:
-    """Return the reward by one search a move."""
+    """Return a reward function that searches once per move."""
 
     def reward(board: chess.Board, move: chess.Move) -> float:
         after = board.copy(stack=False)
@@ -113,7 +113,7 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
 
 
 def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
-    """Return transitions per second of this project's trainer, and the fraction of time in each part, after one warm-up step."""
+    """Return the trainer's transitions per second after one warm-up step, and the fraction of time in each part of a step."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
     states = DatasetStates(arrays, states_per_step=states_per_step, seed=0)
@@ -130,7 +130,6 @@ def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tupl
 
 
 def main() -> None:
-    """Run the ways in turn, and print ratios with their range over the repeats."""
     torch.set_num_threads(os.cpu_count() or 1)
     stockfish = Machine.here().stockfish
     boards = random_boards(_NUM_BOARDS)
@@ -152,7 +151,7 @@ def main() -> None:
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
             for name, found in (
                 ("ours, tables at hand", speed),
-                # What the tables of these states cost, as if each were used in one step only.
+                # Each state's table is made and used in one step only.
                 ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
                 (
                     "plain loop, network alone",

@@ -1,1 +1,1 @@
-"""Data quality checks of the dataset with Great Expectations: from tables to a report."""
+"""Quality checks of a dataset with Great Expectations, from tables to a report."""

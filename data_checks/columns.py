@@ -1,7 +1,6 @@
-"""Numbers derived from a dataset's tables, a column for each thing that a check looks at.
+"""Columns for the checks: one value per board or game. Most count faults, so 0 is right.
 
-Most count faults, so that 0 is right. None means that it cannot be told because something else is wrong with the row (no legal moves
-without a valid FEN): one fault is reported once.
+None: another fault of the row prevents the check (no legal moves without a valid FEN), so each fault is reported once.
 """
 
 import math
@@ -24,16 +23,15 @@ from grpo.engine.move_values import value_of
 from grpo.settings.tree import BoardsConfig
 
 WHERE: Final = "where"
-"""Column with the name of the row."""
+"""Column with the row's name."""
 _NO_NUMBER: Final = -1.0
-"""In place of a value that is missing or NaN: outside of every range."""
+"""Stands for a missing value or NaN; it is outside of every range."""
 
 Row = Mapping[str, Any]
 Columns = dict[str, list[Any]]
 
 
 def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
-    """Return the columns of the table of boards."""
     game_of = {game["game_id"]: game for game in games.select(["game_id", "num_plies", "moves"]).to_pylist()}
     splits_of: dict[str, set[str]] = {}
     for game_id, split in zip(boards["game_id"].to_pylist(), boards["split"].to_pylist(), strict=True):
@@ -91,7 +89,7 @@ def _num_missing(row: Row, schema: pa.Schema) -> int:
 
 
 def _board(fen: str) -> chess.Board | None:
-    """Return the board of a FEN that can occur in a game and has all its fields."""
+    """Return the FEN's board; None if a field is missing or the board cannot occur in a game."""
     try:
         board = chess.Board(fen)
     except ValueError:
@@ -109,7 +107,7 @@ def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float 
 
 
 def _values(row: Row, legal: list[str] | None) -> list[float] | None:
-    """Return the values, if there is a sound one for each legal move."""
+    """Return the values if each legal move has one in [0, 1]; else None."""
     values: list[float] | None = row["values"]
     if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
         return None
@@ -117,13 +115,13 @@ def _values(row: Row, legal: list[str] | None) -> list[float] | None:
 
 
 def _score_faults(row: Row, num_moves: int) -> int:
-    """Return how many moves have not one score, of centipawns or a distance to mate."""
+    """Return the number of moves without exactly one of centipawns and mate distance."""
     pairs = list(zip(row["centipawns"] or (), row["mate_in"] or (), strict=False))
     return abs(num_moves - len(pairs)) + sum((centipawns is None) == (mate_in is None) for centipawns, mate_in in pairs)
 
 
 def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
-    """Return the engine's scores, if there is one for each legal move."""
+    """Return the engine's scores if each legal move has one; else None."""
     if legal is None or row["moves"] != legal or _score_faults(row, len(legal)):
         return None
     return [
@@ -133,12 +131,12 @@ def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
 
 
 def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
-    """Return the largest difference of a value from what its score makes."""
+    """Return the largest difference between a value and the value computed from its score."""
     return max((abs(value - value_of(score)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Return how many moves are said to mate at once and do not."""
+    """Return the number of moves whose score is mate in 1 but which do not mate."""
     num_false = 0
     for move, score in zip(moves, scores, strict=True):
         if score.is_mate and score.value == 1:
@@ -149,20 +147,19 @@ def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Return how many moves draw by rule and have another score than 0."""
+    """Return the number of moves that draw by rule but whose score is not 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return 1 if a label that claims to be its game's move is another one, 0 if it is that move, None without such a claim or the game."""
+    """Return 1 if the label claims to be the game's move but is not, 0 if it is; None without the claim or the game."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])
 
 
 def game_columns(games: pa.Table, boards: pa.Table, config: BoardsConfig) -> Columns:
-    """Return the columns of the table of games."""
     phases_of: dict[str, Counter[str]] = {}
     for game_id, phase in zip(boards["game_id"].to_pylist(), boards["phase"].to_pylist(), strict=True):
         phases_of.setdefault(game_id, Counter())[phase] += 1
@@ -184,7 +181,7 @@ def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) 
 
 
 def _ply_faults(row: Row) -> int | None:
-    """Return whether a game lacks a move or a key of a ply, or has labels at plies that it does not have, or not in order."""
+    """Return 1 if a move or key is missing, or if label plies are not rising or are outside of the game; else 0."""
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None

@@ -1,4 +1,4 @@
-"""Dataset checks before training: four suites of expectations, of games, boards, values and labels."""
+"""Checks of a dataset before training: four suites of expectations, for games, boards, values and labels."""
 
 import math
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 TOLERANCE: Final = 1e-6
-"""Values are stored as float32, whose precision below 1 is 6e-8."""
+"""Largest error of a value from rounding; values are float32, with a precision of 6e-8 below 1."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value, which have zero advantage; in engine games it is 0.5 % (dead draws)."""
+"""Largest fraction of boards whose moves all have the same value, and so zero advantage. In engine games 0.5 % are dead draws."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""With fewer played labels, weak players cannot be distinguished from random moves."""
+"""Fewest played labels that show a difference between weak players and random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "the boards were made by another version of the code or changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
@@ -40,16 +40,14 @@ def check_dataset_tables(
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
-    """Run all checks of a dataset and return their report.
+    """Run all checks of a dataset and return the report. Raises ValueError if a table has another schema.
 
     Args:
-        boards: Table of `grpo.dataset.table.BOARD_SCHEMA`.
-        games: Table of `grpo.dataset.table.GAME_SCHEMA`.
-        facts: Report of the step that joined the units.
-        config: Settings of the dataset; the paths of files are not used.
+        boards: Table with `BOARD_SCHEMA`.
+        games: Table with `GAME_SCHEMA`.
+        facts: Report of the step `join_boards`.
+        config: The dataset's settings.
         data_docs: Folder for Great Expectations' Data Docs; None writes none.
-
-    Raises ValueError if the columns are not those of the schemas.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
@@ -70,7 +68,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Return the expectation that all numbers of these columns are in a range; by default 0, as of faults."""
+    """Return column -> the expectation that all its numbers are in [low, high]. The defaults fit columns that count faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -187,11 +185,11 @@ def _label_checks(columns: Columns) -> list[Check]:
 
 
 def least_gain(variances: list[float]) -> float:
-    """Return the least mean gain that played labels must have over random moves.
+    """Return the smallest mean gain over random moves that played labels must have.
 
-    The gain of random labels has mean 0 and a variance that follows exactly from the values, so no assumption about the players is needed.
-    From 300 boards on, random labels exceed 3 standard errors once in 740 datasets; Stockfish at 60 to 960 nodes is far beyond. With fewer
-    boards weak players might fail, so only labels that are clearly worse than random (for example of the wrong side) fail.
+    `variances` has one per board with a played label: the variance of the value over the legal moves. They give the exact variance of the
+    gain of random labels, whose mean is 0. From 300 boards on, random labels exceed 3 standard errors in one of 740 datasets; Stockfish at
+    60 to 960 nodes exceeds them by far. With fewer boards only labels that are clearly worse than random fail (such as the wrong side's).
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

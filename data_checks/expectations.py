@@ -1,4 +1,4 @@
-"""Runs suites of Great Expectations checks over data frames in memory, and returns plain reports."""
+"""Runs suites of Great Expectations checks over columns in memory, and returns plain results."""
 
 import html
 import logging
@@ -19,51 +19,40 @@ if TYPE_CHECKING:
 
 _SITE: Final = "data_docs"
 _TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")
-"""Columns of text; all others are numbers."""
+"""Text columns; all other columns are numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: a name, its meaning and remedy, and one or more expectations."""
-
     name: str
     meaning: str
-    """The condition that must hold."""
+    """The condition that must hold, as a sentence."""
     remedy: str
-    """The usual cause of a failure, and how to fix it."""
+    """The usual cause of a failure, and the remedy."""
     expectations: "Mapping[str, Expectation]"
-    """Label -> expectation. The label says in messages what was found."""
+    """Label -> expectation. The label names the observed quantity in messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Suite:
-    """Checks of one table."""
-
     name: str
     checks: Sequence[Check]
     columns: Columns
 
 
 def prepare_great_expectations() -> None:
-    """Import Great Expectations (takes seconds) without analytics, and undo its capture of Python's warnings."""
+    """Import Great Expectations (takes seconds) without analytics or its capture of warnings. Call this before any expectation is made."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     show_warning = warnings.showwarning
     import great_expectations  # noqa: F401
 
-    # Its import redirects all warnings to the log, where they are lost unless logging is configured.
+    # The import redirects all warnings to the log, which drops them unless logging is configured.
     if warnings.showwarning is not show_warning:
         logging.captureWarnings(False)
 
 
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, list[CheckResult]]:
-    """Run the suites and return their reports by name, without printing; only Data Docs are written, if requested.
-
-    Call `prepare_great_expectations` before the expectations of the suites are made.
-
-    Args:
-        suites: The suites, each with its frame.
-        data_docs: Folder for Great Expectations' Data Docs; None writes none.
-    """
+    """Run the suites and return suite -> results, in the order of the checks. `data_docs`: folder for Data Docs; None writes none."""
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
@@ -97,7 +86,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
             batch_parameters={"dataframe": _frame(suite)},
             result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [WHERE]},
         )
-        # Great Expectations does not keep the order of the expectations.
+        # Great Expectations reorders the expectations.
         found = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
         reports[suite.name] = [_result(check, [found[check.name, label] for label in check.expectations]) for check in suite.checks]
     if data_docs is not None:
@@ -107,7 +96,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
 
 
 def _frame(suite: Suite) -> "pd.DataFrame":
-    """Return the columns that the checks use; texts of files are escaped, for Great Expectations does not escape values in its pages."""
+    """Return the columns that the checks use. Texts are escaped, because Great Expectations does not escape values in its pages."""
     import pandas as pd
 
     used = {WHERE, "split", "phase", *(getattr(each, "column", WHERE) for check in suite.checks for each in check.expectations.values())}
@@ -130,7 +119,7 @@ def _site(folder: Path) -> dict[str, Any]:
 
 
 def _drop_unused_images(folder: Path) -> None:
-    """Remove images that no page uses: 3 MB of a guided tour that is switched off."""
+    """Remove images that no page uses: 3 MB of a disabled tour."""
     pages = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.html"))
     for path in (folder / "static" / "images").iterdir():
         if path.name not in pages:
@@ -154,7 +143,7 @@ def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> C
             listed = found.get("unexpected_index_list") or []
             examples += [f"{html.unescape(row[WHERE])}: {label} {row[label]}" for row in listed[:MAX_EXAMPLES]]
         else:
-            # Great Expectations reports its own errors as failed expectations.
+            # Great Expectations turned an error of its own into a failed expectation.
             raise RuntimeError(f"Great Expectations could not run {check.name} ({label}): {result.exception_info}")
     return CheckResult(
         name=check.name,

@@ -1,4 +1,4 @@
-"""Summary of a dataset and its checks, as Markdown for the tracker and as text; names of files are escaped in Markdown."""
+"""Summary of a dataset and its checks, as escaped Markdown for the tracker and as plain text."""
 
 import html
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from grpo.board.phases import PHASES
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
-"""Largest number of listed names: there may be thousands of sources, and a tracker note has at most 5,000 characters."""
+"""Most names that are listed: a dataset may have thousands of sources, a tracker's note at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _SOURCES: Final = {"engine": "Stockfish's games"}
@@ -17,7 +17,7 @@ _LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 
 
 def summary_markdown(report: DatasetReport, facts: Mapping[str, Any], cells: Mapping[str, Mapping[str, int]]) -> str:
-    """Return verdict and counts as Markdown in at most about 5,000 characters; `cells`: phase -> split -> number of boards."""
+    """Return verdict and counts as Markdown, at most about 5,000 characters; `cells` is phase -> split -> number of boards."""
     lines = [
         f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(facts)}",
         "",
@@ -32,7 +32,6 @@ def summary_markdown(report: DatasetReport, facts: Mapping[str, Any], cells: Map
 
 
 def summary_text(facts: Mapping[str, Any]) -> str:
-    """Return the counts as plain text."""
     return "\n".join([_size(facts), *(f"{title}: {_listed(counts)}" for title, counts in _countings(facts) if counts)])
 
 
@@ -59,7 +58,7 @@ def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    """Return the most frequent names (ties by name) with counts, and the number of other names."""
+    """Return the most frequent names with their counts (ties in order of name), and the number of the other names."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{name if len(name) <= _MAX_NAME else f'{name[: _MAX_NAME - 1]}…'} {count:,}" for name, count in ordered[:_MAX_LISTED]]
     others = len(ordered) - len(shown)
@@ -68,5 +67,5 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _plain(text: str) -> str:
     """Return the text on one line, escaped for Markdown."""
-    text = html.escape(" ".join(text.split()), quote=False)  # The number of an escaped quote would be escaped again.
+    text = html.escape(" ".join(text.split()), quote=False)  # A quote's escape has a "#", which is a mark.
     return "".join(f"&#{ord(character)};" if character in _MARKDOWN_MARKS else character for character in text)

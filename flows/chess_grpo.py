@@ -1,4 +1,4 @@
-"""The Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
+"""Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
 .venv/bin/python flows/chess_grpo.py run
 .venv/bin/python flows/chess_grpo.py run --with batch
@@ -8,46 +8,20 @@ grpo.learning_rate = 1e-3' run
 """
 
 import functools
-import os
-import shlex
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# In a checkout only this folder is on the path; in a container the packages are beside this file.
-_ROOT = Path(__file__).resolve().parent.parent
-if (_ROOT / "steps").is_dir() and str(_ROOT) not in sys.path:
-    sys.path.insert(0, str(_ROOT))
-if os.environ.get("METAFLOW_USER", "root") == "root":
-    # Metaflow refuses to run as root, whichever variable names the user.
-    os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
-if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if find_spec(name) is None]:
-    raise SystemExit(
-        f"{sys.executable} has no package {', '.join(missing)}. `make setup` in the checkout installs all of them into .venv; then type:"
-        f" {shlex.join(['.venv/bin/python', *sys.argv])} (In a container: its image lacks them, docs/aws.md)"
-    )
-from grpo.base.errors import PlainError  # noqa: E402
-from steps.batch.before_launch import prepare  # noqa: E402
-
-try:
-    for note in prepare(sys.argv[1:], os.environ):
-        print(note, file=sys.stderr)
-except PlainError as error:
-    raise SystemExit(str(error)) from None
-# Torch's idle threads would otherwise spin on cores that the engine needs.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
-    # Before the slow imports: a process that renders a card imports for several seconds, and its task may end meanwhile.
-    from steps.run.processes import end_with_parent
-
-    end_with_parent(unwinds="batch" in sys.argv)
+# The module prepares the process, so it comes before the imports of Metaflow. `python -P` and tests do not have its folder on the path.
+sys.path.append(str(Path(__file__).resolve().parent))
+import_module("before_metaflow")
 
 from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step  # noqa: E402
 
 import steps  # noqa: E402
+from grpo.base.errors import PlainError  # noqa: E402
 from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
 from steps.batch import deployment  # noqa: E402
 from steps.cards.offline import OfflineCard  # noqa: E402
@@ -58,7 +32,7 @@ deployment.name_store()
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
-    """Print only the message of a PlainError, without a traceback, and exit with the code for Metaflow's retries."""
+    """Make a step print a PlainError's message without a traceback, and exit with the code that tells Metaflow whether to retry."""
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
@@ -73,7 +47,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return the settings as plain data, and what the text says of them; invalid ones end the command with their message."""
+    """Return the settings as plain data, and the keys that the text sets. Invalid settings end the command with their message."""
     try:
         return {"settings": read_settings(text).model_dump(mode="json"), "keys": split_settings(text)[1]}
     except ConfigError as error:
@@ -86,14 +60,14 @@ def _parse(text: str) -> dict[str, Any]:
 class ChessGrpo(FlowSpec):
     """Train a chess policy from games and Stockfish evaluations, and measure by games whether GRPO improved it."""
 
-    settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the differences from it")
-    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Compute every step's output again, for this run alone")
-    resume_from = Parameter("resume-from", default="", help="peak, champion, v7 (a version), RUN or RUN/STEP: resume from it")
+    settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the settings that differ from it")
+    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Compute all outputs again, and use them in this run only")
+    resume_from = Parameter("resume-from", default="", help="Policy to resume from: peak, champion, v7 (a version), RUN or RUN/STEP")
 
     @step
     @plainly
     def start(self):
-        """Look at all that the run needs, and begin its record."""
+        """Check everything that the run needs, and begin the run's record."""
         self.job = steps.start.start(self.settings, run=current.run_id, is_fresh=self.fresh, resume_from=self.resume_from)
         deployment.tag_run(self.job["settings"])
         self.tasks = task.parts(self.job, "boards")
@@ -102,7 +76,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def build_boards(self):
-        """Find positions and evaluate every legal move of each."""
+        """Find positions, and evaluate each position's legal moves."""
         self.build_boards_output = task.run(steps.build_boards.STEP, self)
         self.next(self.join_boards)
 
@@ -126,14 +100,14 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def pretrain(self):
-        """Imitate the moves played, and keep the weights with the lowest validation loss."""
+        """Imitate the played moves, and keep the weights with the lowest validation loss."""
         self.pretrain_output = task.run(steps.pretrain.STEP, self)
         self.next(self.baseline)
 
     @step
     @plainly
     def calibrate(self):
-        """Rate the opponents that strength is measured with."""
+        """Rate the ladder's opponents."""
         self.calibrate_output = task.run(steps.calibrate.STEP, self)
         self.next(self.baseline)
 
@@ -141,7 +115,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def baseline(self, inputs):
-        """Measure the pretrained policy's strength before GRPO."""
+        """Measure the pretrained policy's strength, before GRPO."""
         self.merge_artifacts(inputs)
         self.baseline_output = task.run(steps.baseline.STEP, self)
         self.next(self.finetune)
@@ -190,7 +164,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def end(self):
-        """Print the verdict, and where champion, report and UI are."""
+        """Print the verdict, and the addresses of champion, report and UI."""
         self.results, self.summary = steps.end.end(self)
         deployment.tag_run(self.job["settings"], verdict=self.results["decision"]["verdict"])
         print(self.summary)

@@ -1,6 +1,6 @@
-"""The learning library: boards, move values, policy, objective, games. The library knows no tracker and no orchestrator.
+"""The learning library: boards, move values, policy, objective, games. It knows no tracker and no orchestrator.
 
-The names below are its front door (`from grpo import Trainer`); each loads its module when first used. examples/small_grpo.py uses them.
+Each name below loads its module when first used (`from grpo import Trainer`); examples/small_grpo.py uses them.
 """
 
 from importlib import import_module

@@ -1,1 +1,1 @@
-"""What surrounds the pipeline: images, queues, installation, and pages that are printed. No part of what is sent to a container."""
+"""Images, queues, installation, printed pages, lint. Containers do not get this folder."""

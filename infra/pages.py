@@ -1,4 +1,4 @@
-"""Prints tables of the code into the pages of `docs/`: `python -m infra.pages`."""
+"""Prints tables from the code into the pages of `docs/`: `python -m infra.pages`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -31,22 +31,22 @@ terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
 
-# Boards that one task of `build_boards` makes in a second, all included: 2,799 boards of the default depth in 27.2 s, Stockfish 15.1, one
-# core of an AMD EPYC at 2.6 GHz. The same machine joined 447,840 boards in 23.4 s, with 2,600 bytes of memory for each.
+# Measured on one core of an AMD EPYC at 2.6 GHz with Stockfish 15.1: one task of `build_boards` made 2,799 boards of the default depth in
+# 27.2 s; `join_boards` joined 447,840 boards in 23.4 s, with 2,600 bytes of memory per board.
 BOARDS_A_SECOND: Final = 103
 JOINED_A_SECOND: Final = 19_000
 _BYTES_A_JOINED: Final = 2_600
 SURPLUS: Final = 1.06
-"""Boards that tasks make for each that is asked for: two tasks may find the same."""
+"""Boards made per wanted board, because two tasks may find the same board."""
 MACHINE_PRICE: Final = 0.1008
-"""USD an hour of an m7i.large on demand: us-east-1, Linux, list price of 2026. A spot machine never costs more."""
+"""USD per hour of an m7i.large on demand (us-east-1, Linux, list price of 2026). A spot machine never costs more."""
 _NUM_MACHINES: Final = (1, 16, 64, 256, 1_000)
 NUM_BOARDS: Final = (1_200_000, 10_000_000, 100_000_000)
 _COSTS: Final = " ".join(("machines boards/hour", *(f"{boards:,}" for boards in NUM_BOARDS), "slowest"))
 
 
 def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield dotted name, default and first sentence of each setting, in the order of the classes."""
+    """Yield dotted name, default and first sentence of each setting."""
     for name, field in section.model_fields.items():
         below = section_of(field.annotation)
         if below is not None and below is not TaskResources:
@@ -56,12 +56,12 @@ def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[
 
 
 def family(metric: str) -> str:
-    """Return the name under which the page has a metric: one for all phases, terms, tasks and ends of an interval."""
+    """Return the name of a metric's row: one row for all phases, terms, tasks and ends of an interval."""
     return "/".join(metric.split("/")[:2]).removesuffix("_low").removesuffix("_high")
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """Yield how long numbers of machines take to make numbers of boards, how long one takes to join them, and what the machines cost."""
+    """Yield the table's rows: time to make the boards by number of machines, time and memory to join the boards, and USD."""
     made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
@@ -77,16 +77,16 @@ def _time(seconds: float) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return name -> text of each page."""
+    """Return page name -> text."""
     families: dict[str, tuple[str, str]] = {}
     for name, (unit, meaning) in METRICS.items():
         families.setdefault(family(name), (unit, _brief(meaning)))
     messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
-    start = messages.index("finding | means | advice")  # The table ends the page; what is before it is written by hand.
+    start = messages.index("finding | means | advice")  # The page ends with the table.
     aws = (DOCS / _AWS).read_text(encoding="utf-8")
-    before, _, after = aws.partition("machines | boards/hour")  # A table in the middle of the page.
+    before, _, after = aws.partition("machines | boards/hour")  # The page has text behind the table.
     after = after.split("\n\n", 1)[1]
-    findings = ((f'<a id="{check.name}"></a>{check.name}', _sentence(check.means), check.advice) for check in CHECKS)
+    findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)
     return {
         "configuration.md": f"{_CONFIGURATION}\n{_table('setting default meaning', settings())}",
         "metrics.md": f"{_METRICS}\n{_table('metric unit meaning', ((name, *row) for name, row in families.items()))}\n"

@@ -1,4 +1,4 @@
-"""Draws the pictures of README and tutorial from a run: `python -m infra.pictures RUN`, where the run was started; needs Chromium."""
+"""Draws the pictures of README and tutorial: `python -m infra.pictures RUN`, in the folder where the run was started. Needs Chromium."""
 
 import base64
 import io
@@ -31,7 +31,7 @@ _SECONDS_TO_DRAW: Final = 3
 def draw(
     driver: webdriver.Chrome, address: str, size: tuple[int, int], picture: str, *, below: str = "", clicks: tuple[str, ...] = ()
 ) -> None:
-    """Write a picture of a page: its top, or what is below a heading, after clicks on the elements of these CSS selectors."""
+    """Write a picture of a page after clicks on these CSS selectors: its top, or the part from the heading that begins with `below`."""
     driver.set_window_size(*size)
     driver.get(address)
     for selector in (*clicks, "h1, h2"):
@@ -47,7 +47,6 @@ def draw(
 
 
 def main(name: str) -> None:
-    """Draw all pictures of a run."""
     machine = Machine.here()
     store = Store.of(machine)
     run = find_run(name, store)
@@ -65,7 +64,7 @@ def main(name: str) -> None:
         assert play.stdout is not None
         address = next(word for line in play.stdout for word in line.split() if word.startswith("http"))
         squares = tuple(f"[data-square='{square}']" for square in ("e2", "e4"))
-        # The driver is named, or selenium looks for one on the network.
+        # Without a driver's path selenium looks for one on the network.
         with webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"))) as driver:
             draw(driver, cards["report"], (1280, 860), "card_decision.png")
             draw(driver, cards["select"], (1280, 510), "card_moves.png", below="Boards")

@@ -1,1 +1,1 @@
-"""Errors, hashed and atomic files, named random streams, did-you-mean; imports nothing else of this project."""
+"""Errors, hashed and atomic files, named random streams, suggestions. Imports nothing else of this project."""

@@ -1,4 +1,4 @@
-"""Documents: JSON files, each declared by one pydantic model that its writer builds and its readers get."""
+"""Documents: JSON files, each declared by one pydantic model."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -16,22 +16,21 @@ class Document(BaseModel):
 
 
 class DocumentError(PlainError, ValueError):
-    """Another version of the code wrote the document; the message says what to do."""
+    """Another version of the code wrote the document."""
 
 
 _Form = TypeVar("_Form", bound=Document)
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Write a document as readable JSON."""
     write_json(path, document.model_dump(mode="json"))
 
 
 def read_document(path: Path, form: type[_Form]) -> _Form:
-    """Return the document in a file. Raises CorruptError if the file is not JSON, DocumentError if the content has another form."""
+    """Return a file's document. Raises CorruptError for damaged JSON, DocumentError for another form."""
     content = read_json(path)
     try:
         return form.model_validate(content)
     except ValidationError:
         remedy = "run the flow again, or use the commit that the output's manifest names"
-        raise DocumentError(f"{path} was written by other code, in another form: {remedy}") from None
+        raise DocumentError(f"{path} was written by other code in another form: {remedy}") from None

@@ -1,7 +1,6 @@
-"""The door: data from a tracking server, a bucket, a record, a manifest or a policy's folder is checked here before the code uses it.
+"""Checks of data from outside: tracking server, bucket, record, manifest, policy folder.
 
-Ids and hashes must match their pattern. Names of files must be relative and stay in their folder. So no path that the code reads, writes
-or deletes can lead out of the store, whoever wrote the data.
+Ids and hashes must match a pattern, file names must stay in their folder. So no path can lead out of the store, whoever wrote the data.
 """
 
 from collections.abc import Mapping
@@ -18,11 +17,10 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside does not have the form that this code writes; the message names the place and the first fault."""
+    """Data from outside has another form than this code writes."""
 
 
 def _inside(name: str) -> str:
-    """Return a relative path in POSIX form. Raises ValueError for a path that could lead out of its folder."""
     if not name.isprintable() or "\\" in name or len(name) > _LONGEST_NAME or any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError("not a path inside a folder")
     return name
@@ -42,12 +40,12 @@ FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 
 
 STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-"""Decorator that makes a TypedDict a form without unknown keys, conversions of types, and NaN."""
+"""Makes a TypedDict refuse unknown keys, converted types and NaN."""
 
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """The keys that every manifest has, beside the facts of its writer."""
+    """Keys of every manifest; its writer may add others."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
@@ -57,18 +55,18 @@ class ManifestForm(TypedDict):
 MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
-def checked(form: TypeAdapter[_T], value: object, place: object) -> _T:
-    """Return a value from outside, checked against its form. Raises ForeignError, which names the place."""
+def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
+    """Return a value that has this form. Raises ForeignError, which names `source`, a file or address."""
     try:
         return form.validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise ForeignError(f"{place} was not written by this code ({f'{where}: ' if where else ''}{first['msg']})") from None
+        raise ForeignError(f"{source} was not written by this code ({f'{where}: ' if where else ''}{first['msg']})") from None
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a name in a folder. Raises ForeignError when it lies elsewhere, also through a link."""
+    """Return `folder / name`. Raises ForeignError if that lies outside of the folder, also through a link."""
     path = folder / name
     if path == folder or not path.resolve().is_relative_to(folder.resolve()):
         raise ForeignError(f"{name!r} is outside of {folder}")
@@ -76,5 +74,4 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def without(facts: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the facts without one key."""
     return {name: fact for name, fact in facts.items() if name != key}

@@ -1,12 +1,12 @@
-"""Base classes of user-facing errors: those that are not bugs and are shown without a traceback."""
+"""Base classes of errors that are no bugs, shown to users without a traceback."""
 
 
 class PlainError(Exception):
-    """An error whose message says what failed, where, why and how to fix it, so that no traceback is shown."""
+    """An error whose message says what failed, where, why, and how to fix it."""
 
     may_pass = False
-    """Whether a retry, later or on another machine, may succeed without anybody fixing anything."""
+    """Whether a retry, later or on another machine, may succeed unchanged."""
 
 
 class NonFiniteError(PlainError, RuntimeError):
-    """A loss, gradient or weight is NaN or infinite, and more training would not fix it."""
+    """A loss, gradient or weight is NaN or infinite, and a retry would not help."""

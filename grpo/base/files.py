@@ -18,35 +18,33 @@ from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
-"""Name of a folder, at any depth of an output, for files that differ between equal runs (pages with times in them).
+"""Folder, at any depth of an output, for files that differ between equal runs, such as pages with times.
 
-The manifest verifies these files too, but they are not part of the output's hash.
+The manifest verifies these files; the output's hash leaves them out.
 """
 _MANIFEST_HASH: Final = "manifest_hash"
-_TEMPORARY: Final = "half-made-"  # In the names of folders being written: other hidden files there may belong to anybody.
+_TEMPORARY: Final = "half-made-"  # Part of the name of a folder being written; no other hidden folder is deleted.
 
 
 class CorruptError(PlainError, RuntimeError):
-    """Files differ from their manifest; the message names the first that differs."""
+    """A file differs from its manifest or cannot be read."""
 
 
 class StorageError(PlainError, OSError):
-    """A file cannot be written; the message says which, why, how many bytes are free, and what to do."""
+    """A file cannot be written."""
 
 
 def sha256_text(text: str) -> str:
-    """Return the SHA-256 of a text as hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
-    """Return the SHA-256 of a file's content as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON-serializable value; the order of keys does not matter."""
+    """Return the SHA-256 of a JSON value, which does not depend on the order of keys."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
@@ -56,41 +54,40 @@ def json_text(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write readable JSON with sorted keys."""
     path.write_text(json_text(value), encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises OSError when it cannot be read, CorruptError when it is not JSON."""
+    """Return a JSON file's content. Raises OSError if unreadable, CorruptError if not JSON."""
     return _parse_json(path.read_bytes(), path)
 
 
-def _parse_json(data: bytes, place: object) -> Any:
+def _parse_json(data: bytes, source: object) -> Any:
     try:
         return json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{place} is damaged ({error})") from None
+        raise CorruptError(f"{source} is damaged ({error})") from None
 
 
-def parse_json_object(data: bytes, place: object) -> dict[str, Any]:
-    """Return a JSON object in UTF-8. Raises CorruptError, which names its place, when it is none or is nested too deeply."""
-    value = _parse_json(data, place)
+def parse_json_object(data: bytes, source: object) -> dict[str, Any]:
+    """Return a JSON object. Raises CorruptError, which names `source`, a file or address."""
+    value = _parse_json(data, source)
     if not isinstance(value, dict):
-        raise CorruptError(f"{place} is damaged: it is not a JSON object")
+        raise CorruptError(f"{source} is damaged: it is not a JSON object")
     return value
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return relative path -> SHA-256 of all files below the folder, `ASIDE` included, the manifest excluded."""
+    """Return relative path -> SHA-256 of all files below a folder except the manifest."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: sha256_file(path) for name, path in files.items() if name != MANIFEST}
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`: these facts, the hash of each file, of all files outside `ASIDE`, and of the manifest itself."""
-    found = file_hashes(folder)
-    files = {name: digest for name, digest in found.items() if not _is_aside(name)}
-    aside = {name: digest for name, digest in found.items() if _is_aside(name)}
+    """Write and return `manifest.json`: facts, and hashes of each file, of all files outside `ASIDE`, and of the manifest."""
+    hashes = file_hashes(folder)
+    files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
+    aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
     manifest = {**facts, "files": files, "aside": aside, "output_hash": sha256_json(files)}
     manifest[_MANIFEST_HASH] = sha256_json(manifest)
     write_json(folder / MANIFEST, manifest)
@@ -98,21 +95,18 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Verify every file of a folder against its manifest, and return the manifest.
-
-    Raises CorruptError if a file is missing, added or changed, or if the manifest cannot be read.
-    """
+    """Return a folder's manifest. Raises CorruptError if a file is missing, added or changed."""
     manifest = read_manifest(folder)
-    expected, found = manifest["files"] | manifest["aside"], file_hashes(folder)
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            state = "missing" if name not in found else "not in the manifest" if name not in expected else "changed since it was written"
+    expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
+    for name in sorted(expected.keys() | actual.keys()):
+        if expected.get(name) != actual.get(name):
+            state = "missing" if name not in actual else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
     return manifest
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a folder, verified by its own hash, whatever its files are. Raises CorruptError when it cannot be read."""
+    """Return a folder's manifest without verifying other files. Raises CorruptError if the manifest is damaged."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -120,28 +114,28 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return parse_manifest(data, folder / MANIFEST)
 
 
-def parse_manifest(data: bytes, place: object) -> dict[str, Any]:
-    """Return a manifest, verified by its own hash and its form. Raises CorruptError, which names its place, when it is damaged or none."""
-    manifest = parse_json_object(data, place)
+def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
+    """Return a manifest. Raises CorruptError, which names `source`, for a wrong hash or form."""
+    manifest = parse_json_object(data, source)
     if not is_sealed(manifest, _MANIFEST_HASH):
-        raise CorruptError(f"{place} is changed since it was written")
+        raise CorruptError(f"{source} is changed since it was written")
     try:
-        checked(MANIFEST_FORM, manifest, place)
+        checked(MANIFEST_FORM, manifest, source)
     except ForeignError as error:
         raise CorruptError(str(error)) from None
     return manifest
 
 
 def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
-    """Return whether `facts[key]` is the hash that `seal` returns for the other facts at this place."""
+    """Return whether `facts[key]` is the `seal` of the other facts."""
     try:
         return key in facts and facts[key] == seal(without(facts, key), place=place)
-    except (ValueError, RecursionError):  # NaN, or nested too deeply: no writer writes these.
+    except (ValueError, RecursionError):  # JSON with NaN or too deep nesting is not from this code.
         return False
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return the hash that protects facts from a change and, if a place is given, from a move to another place."""
+    """Return a hash that detects a change of the facts or, with `place`, a copy to another address."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -151,19 +145,19 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Turn a full disk, a quota or a missing permission while `target` is written into a StorageError, which says how to fix it."""
+    """Raise StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
     try:
         yield
     except OSError as error:
-        place = next(folder for folder in target.parents if folder.exists())
+        parent = next(folder for folder in target.parents if folder.exists())
         is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
         elif is_barred or error.errno == errno.EROFS:
-            remedy = f"give this user write permission in {place}, or set CHESS_GRPO_HOME to another folder"
+            remedy = f"give this user write permission in {parent}, or set CHESS_GRPO_HOME to another folder"
         else:
             raise
-        free = shutil.disk_usage(place).free
+        free = shutil.disk_usage(parent).free
         raise StorageError(
             f"{target} could not be written ({os.strerror(error.errno or 0)}): {free:,} bytes are free there; {remedy}"
         ) from error
@@ -171,19 +165,17 @@ def explain_write_errors(target: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder that is renamed to `target` if the block succeeds, and deleted if it raises.
+    """Yield an empty folder that is synced and renamed to `target` if the block succeeds, and deleted if it raises.
 
-    Readers never see a partial `target`, and its files are synced to disk. An existing `target` stays if another writer was first.
-
-    Raises StorageError if the disk refuses.
+    Readers never see a partial `target`; an existing `target` stays. Raises StorageError if the disk refuses.
     """
-    with explain_write_errors(target), _held_folder(target) as made:
-        yield made
-        for path in [*made.rglob("*"), made]:
+    with explain_write_errors(target), _held_folder(target) as folder:
+        yield folder
+        for path in [*folder.rglob("*"), folder]:
             _sync(path)
-        made.chmod(0o755)
+        folder.chmod(0o755)
         try:
-            os.rename(made, target)  # noqa: PTH104
+            os.rename(folder, target)  # noqa: PTH104
         except OSError:
             if not target.exists():
                 raise
@@ -192,58 +184,55 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty temporary folder beside `target`, locked while its writer lives; delete it at the end if it is still there.
-
-    What killed writers of `target` left goes.
-    """
+    """Delete abandoned temporary folders of `target`; yield a new one, locked until its writer ends."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:
-        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
-        with suppress(FileNotFoundError):  # Another writer deleted it as abandoned before we locked it.
-            handle = os.open(made, os.O_RDONLY)
-            with suppress(OSError):  # Some network file systems cannot lock folders; there no writer deletes abandoned folders either.
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
+        with suppress(FileNotFoundError):  # Another writer deleted the folder as abandoned before it was locked.
+            handle = os.open(folder, os.O_RDONLY)
+            with suppress(OSError):  # Some network file systems cannot lock; there no abandoned folder is deleted.
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            if made.exists():
+            if folder.exists():
                 break
             os.close(handle)
     try:
-        yield made
+        yield folder
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
 
 def remove_abandoned(target: Path) -> None:
-    """Delete the unlocked temporary folders that killed writers of `target` left beside it."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
+    """Delete the unlocked temporary folders of `target`, which killed writers left."""
+    for abandoned in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
         with suppress(OSError):  # Locked by a live writer, or just deleted.
-            handle = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            handle = os.open(abandoned, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(abandoned, ignore_errors=True)
             finally:
                 os.close(handle)
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: even after a crash, no reader finds half of it under its name."""
-    going = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
-    folder.rename(going)  # Onto an empty folder.
-    shutil.rmtree(going, ignore_errors=True)  # Another process may take it for abandoned, and delete it too.
+    """Delete a folder atomically: even after a crash, no reader sees half of it."""
+    deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
+    folder.rename(deleted)  # Replaces an empty folder.
+    shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it too, as abandoned.
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete hidden temporary files and folders of killed processes below a folder; no writer may be active."""
-    for left in sorted(folder.glob("**/.*")):
-        if left.is_dir():
-            shutil.rmtree(left)
+    """Delete all hidden files and folders below a folder, left by killed processes; no writer may be active."""
+    for path in sorted(folder.glob("**/.*")):
+        if path.is_dir():
+            shutil.rmtree(path)
         else:
-            left.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder with all that it holds; an error of `copy` comes as it is (`shutil.copytree` hides a full disk in a list)."""
+    """Copy a folder recursively; unlike `shutil.copytree`, raises the first error of `copy`, such as a full disk."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -253,22 +242,16 @@ def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object]
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically and sync it to disk: after a crash it holds all of the old content or all of the new.
-
-    Raises StorageError if there is no space; the old file then remains unchanged.
-    """
-    with _written(path, content) as made:
-        made.replace(path)
+    """Replace a file atomically and sync it to disk. Raises StorageError if the disk is full; the old file then stays."""
+    with _written(path, content) as temporary:
+        temporary.replace(path)
 
 
 def create_file(path: Path, content: bytes) -> bool:
-    """Write a file atomically, and sync it to disk, unless there is one; return whether it was written.
-
-    Raises StorageError if there is no space.
-    """
-    with _written(path, content) as made:
+    """Create a file atomically and sync it to disk; return False if it exists. Raises StorageError if the disk is full."""
+    with _written(path, content) as temporary:
         try:
-            path.hardlink_to(made)
+            path.hardlink_to(temporary)
         except FileExistsError:
             return False
     return True
@@ -276,29 +259,29 @@ def create_file(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def _written(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield a synced temporary file that the block gives its name."""
+    """Yield a synced temporary file, which the block must rename or link to `path`."""
     with explain_write_errors(path), _held_folder(path) as folder:
-        made = folder / path.name
-        made.write_bytes(content)
-        _sync(made)
-        yield made
+        temporary = folder / path.name
+        temporary.write_bytes(content)
+        _sync(temporary)
+        yield temporary
         _sync(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
     """Append a line and sync it to disk; after a crash only the last line can be incomplete.
 
-    Raises StorageError when there is no space; the file is then as it was.
+    Raises StorageError if the disk is full; the file then is unchanged.
     """
     content = f"{line}\n".encode()
     with explain_write_errors(path), path.open("ab", buffering=0) as file:
-        end, left = file.seek(0, os.SEEK_END), memoryview(content)
+        end, rest = file.seek(0, os.SEEK_END), memoryview(content)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while rest:
+                rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         except OSError:
-            file.truncate(end)  # The next line would make one damaged line with half of this one.
+            file.truncate(end)  # Removes the half line, which the next line would continue.
             raise
 
 

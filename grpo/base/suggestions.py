@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a message that suggests the nearest known word, if one is near, and lists the known words.
+    """Return the nearest known word, if one is near, and the list of known words.
 
     >>> did_you_mean("smok", ["laptop", "smoke"])
     'did you mean smoke? known here: laptop, smoke'
@@ -15,9 +15,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the question "did you mean ...?" with a trailing blank, or "" if no known word is near.
-
-    Numbers, such as ids of runs, are near to no other number.
+    """Return "did you mean ...? " with a trailing space, or "" if no known word is near. A number, such as a run's id, is never near.
 
     >>> nearest("smok", ["laptop", "smoke"]), nearest("1795845951095307", ["1795845951095308"])
     ('did you mean smoke? ', '')

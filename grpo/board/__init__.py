@@ -1,1 +1,1 @@
-"""One position: bytes, action ids, attacks, phase, drawn by rule."""
+"""Chess positions: encoding, action ids, attacks, game phase, draws by rule."""

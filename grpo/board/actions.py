@@ -1,7 +1,6 @@
-"""Action space: the 1,968 UCI moves, move <-> action id, and a board's legal action ids, from the mover's side.
+"""Action space: an id for each of 1,968 UCI moves, seen from the mover's side (Black's e7e5 has the id of White's e2e4).
 
-Black's moves are mirrored before the lookup, so that Black's e7e5 has the id of White's e2e4. The table holds every queen and knight move
-between two squares (1,792), and each promotion: 22 pawn moves onto a last rank x 4 pieces x 2 last ranks = 176.
+The moves are all queen and knight moves (1,792) and promotions: 22 pawn moves onto a last rank x 4 pieces x 2 ranks = 176.
 """
 
 from typing import Final
@@ -10,14 +9,11 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_LEGAL_MOVES: Final = 218
-"""The largest number of legal moves in a reachable position, https://www.chessprogramming.org/Encoding_Moves."""
-
-_PROMOTIONS: Final = (chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN)
+MAX_LEGAL_MOVES: Final = 218  # Most legal moves of a reachable position, https://www.chessprogramming.org/Encoding_Moves.
 
 
 def _all_moves() -> list[chess.Move]:
-    """Return every move of the table, sorted by UCI text, so that ids do not depend on the order of generation."""
+    """Return all actions, sorted by UCI text, so that ids do not depend on the order of generation."""
     moves: list[chess.Move] = []
     for start in chess.SQUARES:
         lines = chess.BB_RANK_ATTACKS[start][0] | chess.BB_FILE_ATTACKS[start][0] | chess.BB_DIAG_ATTACKS[start][0]
@@ -26,21 +22,20 @@ def _all_moves() -> list[chess.Move]:
         for file_from in range(8):
             for file_to in range(max(0, file_from - 1), min(7, file_from + 1) + 1):
                 start, end = chess.square(file_from, rank_from), chess.square(file_to, rank_to)
-                moves.extend(chess.Move(start, end, promotion=piece) for piece in _PROMOTIONS)
+                moves.extend(chess.Move(start, end, promotion=piece) for piece in (chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN))
     return sorted(moves, key=chess.Move.uci)
 
 
 ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
-_ID_OF: Final[dict[chess.Move, int]] = {move: index for index, move in enumerate(ACTIONS)}
 
-# One lookup table per color: [from, to, promotion piece or 0] -> id. A dictionary of Move objects takes 1.5 times as long.
+# [from, to, promotion piece or 0] -> id. A dictionary with Move keys takes 1.5 times as long.
 _NO_ACTION: Final = -1
 
 
 def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
     table = np.full((64, 64, 6), _NO_ACTION, dtype=np.int16)
-    for move, index in _ID_OF.items():
+    for index, move in enumerate(ACTIONS):
         start, end = move.from_square, move.to_square
         if turn == chess.BLACK:
             start, end = chess.square_mirror(start), chess.square_mirror(end)
@@ -52,15 +47,12 @@ _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(
 
 
 def mirror_move(move: chess.Move) -> chess.Move:
-    """Return the move mirrored to the other side of the board: e7e5 becomes e2e4."""
+    """Return the move mirrored top to bottom: e7e5 becomes e2e4."""
     return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), promotion=move.promotion)
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the action id in [0, 1968) of a move by `turn`.
-
-    Raises ValueError for a move outside the table, such as the null move or a drop.
-    """
+    """Return the action id of a move by `turn`. Raises ValueError for a move outside the table (a null move or a drop)."""
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
         raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")
@@ -68,29 +60,28 @@ def action_id(move: chess.Move, turn: chess.Color) -> int:
 
 
 def action_move(index: int, turn: chess.Color) -> chess.Move:
-    """Return the move that action `index` means for the player `turn`."""
     return ACTIONS[index] if turn == chess.WHITE else mirror_move(ACTIONS[index])
 
 
 ACTION_UCI: Final[dict[chess.Color, tuple[str, ...]]] = {
     turn: tuple(action_move(index, turn).uci() for index in range(NUM_ACTIONS)) for turn in chess.COLORS
 }
-"""Player to move -> UCI text of each action for that player."""
+"""Player to move -> UCI text of each action."""
 ID_OF_UCI: Final[dict[chess.Color, dict[str, int]]] = {
     turn: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()
 }
-"""Player to move -> UCI text -> action id: the inverse."""
+"""Player to move -> UCI text -> action id."""
 
 
 def legal_action_ids(board: chess.Board) -> list[int]:
-    """Return the action ids of all legal moves in ascending order."""
+    """Return the action ids of all legal moves, ascending."""
     lookup = _LOOKUP[board.turn]
     turn, own = board.turn, board.occupied_co[board.turn]
     king = board.king(turn)
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # Unpinned pieces move wherever they attack: reading the attack masks takes half as long.
+        # Reading the attack masks of unpinned pieces takes half the time of generating their moves.
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -103,13 +94,13 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a uniformly random legal move; the draw is an index into the moves sorted by UCI text."""
+    """Return a uniformly random legal move; `rng` draws an index into the moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random legal moves, or fewer where no legal move is left."""
+    """Push `count` random legal moves, or fewer if the game ends."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

@@ -1,6 +1,7 @@
-"""Positions after a move (afterstates), for all moves of many boards at once: what stands where, who attacks it, and whether the game ends.
+"""Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
 
-Legend: B boards, N moves of them, M (move, square) pairs. Bitboards and their sides as in `grpo.board.bitboards`: "us" has just moved.
+Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up); "them" is the
+side to reply. Bitboards are explained in `grpo.board.bitboards`.
 """
 
 from dataclasses import dataclass
@@ -15,13 +16,12 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, rays, shift, shifts, s
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""Ways in which a side controls a square: not at all, or by the lowest of its attackers (pawn to king), alone or with others."""
+"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, the lowest of them pawn to king."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
-"""[1968, 3], start and end of each action, and the piece of a promotion (else 0)."""
+"""[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""For each castling right the squares from which or onto which a move ends it."""
-NUM_FEATURES: Final = 4 + 1 + 2
-"""Castling rights, mate, draw, clock."""
+"""Squares per castling right, in the encoding's order: a move from or onto them ends the right."""
+NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 _BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
@@ -33,57 +33,44 @@ _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 _RANK_SHIFTS: Final = torch.arange(8) * 8
 _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# What a rank of each plane adds to the codes of its squares, a byte a square. "Several attackers" adds 6 to the lowest attacker's code.
+# [12 planes x 256 rank patterns] -> the rank's codes, one byte a square. Piece planes weigh 1, 2, 4, 8. Control planes weigh 1, 2, 4 (the
+# lowest attacker) and 6 (several attackers), for us and for them.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """Positions as bitboards."""
+    """N positions as bitboards (int64)."""
 
-    us: Tensor
-    """[6, N], pawns to kings of the side that has moved."""
-    them: Tensor
-    """[6, N], those of the side to reply."""
-    their_king: Tensor
-    """[N], its square."""
-    jumped: Tensor
-    """[N], the square that a pawn has just jumped over, or none."""
+    us: Tensor  # [6, N], our pawns to king.
+    them: Tensor  # [6, N], their pawns to king.
+    their_king: Tensor  # [N], square of their king.
+    jumped: Tensor  # [N], bitboard of the square that a pawn has just jumped over; 0 without a jump.
 
     def select(self, rows: Tensor) -> "Sets":
-        """Return the positions in the given rows."""
         return Sets(self.us[:, rows], self.them[:, rows], self.their_king[rows], self.jumped[rows])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Afterstates:
-    """What moves change."""
+    """Changes that N moves make. Codes [3, ...] are piece, our control, their control."""
 
-    board: Tensor
-    """[3, B, 64], codes of each square before the move: piece, our control, their control."""
-    moves: Tensor
-    """[M], the move of each pair, rising."""
-    squares: Tensor
-    """[M], a square whose codes it changes."""
-    before: Tensor
-    """[3, M], codes of the square before the move."""
-    after: Tensor
-    """[3, M], and after it."""
-    features: Tensor
-    """[N, 7] float32: castling rights in the order of the encoding, mate, draw, clock / 100."""
+    board: Tensor  # [3, B, 64], codes before any move.
+    moves: Tensor  # [M], index of the move, ascending.
+    squares: Tensor  # [M], square whose codes the move changes.
+    before: Tensor  # [3, M], the square's codes before the move.
+    after: Tensor  # [3, M], the square's codes after the move.
+    features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return what each move changes.
-
-    Control of a square is 0 without attackers, 1 to 6 for one attacker (pawn to king), and 7 to 12 for several of which this is the lowest.
-    Squares of own pieces count as attacked (defended), pins do not count, and our lines go through their king.
+    """Return the changes that legal moves make. Control includes own pieces (defended), ignores pins, and passes through their king.
 
     Args:
-        encodings_BE: bytes of `encoding.encode`, [B, 71].
-        rows: [N], the board of each move, rising.
-        ids: [N], its action id; a legal move.
+        encodings_BE: [B, 71], from `encoding.encode`.
+        rows: [N] int64, index of the move's board, ascending.
+        ids: [N] int64, action id of the move.
     """
     root = _sets(encodings_BE)
     root_planes = _planes(root, *_attacks(root))
@@ -101,14 +88,14 @@ def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
 
 
 def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return planes [12, N] and features [N, 7] of the positions after the moves."""
+    """Return the afterstates' planes [12, N] (see `_planes`) and features [N, 7]."""
     sets, touched, is_zeroing = _moved(root, rows, ids)
     attacked, twice = _attacks(sets)
     clock = torch.where(is_zeroing, 0, (encodings_BE[:, HALFMOVE_CLOCK].long()[rows] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
     is_mate, is_draw = _endings(sets, attacked, clock)
     rights = encodings_BE[:, CASTLING].long()[rows]
     kept = [(rights[:, index] > 0) & ((touched & signed(ended)) == 0) for index, ended in enumerate(RIGHT_ENDS)]
-    features = torch.stack([*(found.float() for found in (*kept, is_mate, is_draw)), clock.float() / MAX_HALFMOVE_CLOCK], 1)
+    features = torch.stack([*(flag.float() for flag in (*kept, is_mate, is_draw)), clock.float() / MAX_HALFMOVE_CLOCK], 1)
     return _planes(sets, attacked, twice), features
 
 
@@ -118,15 +105,15 @@ def _sets(encodings_BE: Tensor) -> Sets:
     planes = [(((codes >> plane) & 1) * bits).sum(1) for plane in range(4)]
     sets = []
     for code in range(1, 13):
-        found = planes[0] if code & 1 else ~planes[0]
+        squares = planes[0] if code & 1 else ~planes[0]
         for plane in range(1, 4):
-            found = found & (planes[plane] if code >> plane & 1 else ~planes[plane])
-        sets.append(found)
+            squares = squares & (planes[plane] if code >> plane & 1 else ~planes[plane])
+        sets.append(squares)
     return Sets(torch.stack(sets[:6]), torch.stack(sets[6:]), (codes == 12).to(torch.uint8).argmax(1), torch.zeros_like(planes[0]))
 
 
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the positions after the moves, the squares [N] that the moves touch, and where they set back the clock."""
+    """Return the afterstates, bitboards [N] of start and end squares, and whether the move resets the clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
@@ -150,15 +137,15 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
 
 
 def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
-    """Return [6, 2, N] what each kind of both sides attacks (us first), and [2, N] the squares that more than one piece attacks.
+    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N].
 
-    Our lines go through their king, so that a square behind it is no escape.
+    Our lines pass through their king, because a square behind the king is no escape.
     """
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
-    # [4 lines, 2 kinds, 2 sides, N]: each line's rooks or bishops, and queens.
+    # [4 lines, 2 kinds (rooks or bishops; queens), 2 sides, N]
     sliders = torch.stack([torch.stack([kind, queens]) for kind in (straight, straight, diagonal, diagonal)])
     ways = [rays(sliders, empty, sign) for sign in (1, -1)]
     by_rook, by_bishop = (torch.cat([way[lines, 0] for way in ways]) for lines in (slice(0, 2), slice(2, 4)))
@@ -171,7 +158,7 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return [12, N]: bit planes of each square's piece code (4), of our control (3 for the lowest attacker, 1 for several) and theirs."""
+    """Return bit planes [12, N]: piece code (4), then lowest attacker (3) and several attackers (1) of us, and of them."""
     seen = attacked[0]
     lowest = [seen]
     for kind in range(1, 6):
@@ -183,30 +170,30 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return the bit planes of the code of each square: 1 for the first set, 2 for the second, and so on."""
+    """Return bit planes of codes: squares of the first set have code 1, of the second 2, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
 def _codes(planes: Tensor) -> Tensor:
-    """Return [3, N, 8] int64: piece, our control and their control of each square, a number a rank and a byte of it a file."""
+    """Return codes [3, N, 8] from planes [12, N]: an int64 a rank, a byte a square."""
     ranks = (planes[:, :, None] >> _RANK_SHIFTS.to(planes.device)) & 255
     rows = ranks + _PLANE_ROWS.to(planes.device)
     return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return the codes [3, M] of the squares, of `_codes`."""
+    """Return codes [3, M] of squares, from `_codes`."""
     at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return the codes [3, N, 64] of all squares, of `_codes`."""
+    """Return codes [3, N, 64] of all squares, from `_codes`."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
 def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (move, square) of each square whose codes differ, each [M]; planes are [12, N]."""
+    """Return move and square, [M] each, of all differences between planes [12, N]."""
     differ = before ^ after
     some = differ[0]
     for plane in differ[1:]:
@@ -217,12 +204,12 @@ def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether each position is mate, and whether it is a draw by rule (stalemate, dead position, fifty moves), [N] each."""
+    """Return mate, and draw (stalemate, insufficient material, fifty moves), [N] bool each."""
     by_us, king, king_at = union(attacked[:, 0]), sets.them[_KING], sets.their_king
     theirs, ours = union(sets.them), union(sets.us)
     is_check = (by_us & king) != 0
     has_step = (_KING_REACH.to(king.device)[king_at] & ~theirs & ~by_us) != 0
-    # A pawn off its king's lines is never pinned.
+    # A pawn that shares no line with its king is never pinned.
     pawn_steps = shift(sets.them[_PAWN] & ~_KING_LINES.to(king.device)[king_at], DOWN) & ~(theirs | ours)
     has_reply = has_step | (~is_check & (pawn_steps != 0))
     rows = (~has_reply).nonzero()[:, 0]
@@ -232,7 +219,7 @@ def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tenso
 
 
 def _is_dead(sets: Sets) -> Tensor:
-    """Return whether neither side can mate by any moves, [N], by the rule of `chess.Board.is_insufficient_material`."""
+    """Return `chess.Board.is_insufficient_material`, [N] bool."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]
     one_color = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
@@ -242,13 +229,14 @@ def _is_dead(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether the replying side has a legal move other than of its king, [N]. Castling is no matter: the king can step then too."""
+    """Return whether a piece other than their king has a legal move, [N]. Castling needs no test: the king then can step, too."""
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
     occupied = theirs | ours
     empty = ~occupied
     nothing = torch.zeros_like(king)
     our_lines, their_lines = (_on_lines(side) for side in (us, them))
+    # Checkers and pinned pieces, along the lines of the king.
     checkers = _near_attackers(king, us[_PAWN], us)
     between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
     for sign in (1, -1):
@@ -260,11 +248,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         pinner = rays(shield, empty, sign) & our_lines
         shield = torch.where(pinner != 0, shield, 0)
         pinned = pinned | union(shield)
-        # A pinned piece can move on its line: one that moves so, a pawn upright, a pawn that takes the pinner.
+        # A pinned piece can move along the pin: a slider of the line, a pawn push, a pawn that captures the pinner.
         has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
+    # Targets end the check (all squares without a check); compare them with the squares that unpinned pieces reach.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -275,23 +264,24 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
-    for side in (9, 7):  # En passant can uncover the king along the rank of both pawns: played, and looked at.
+    # En passant can uncover the king along the rank of both pawns: play the capture, then search for attackers.
+    for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
-        gone = (occupied & ~taker & ~taken) | sets.jumped
+        occupied_after = (occupied & ~taker & ~taken) | sets.jumped
         attackers = _near_attackers(king, us[_PAWN] & ~taken, us)
         for sign in (1, -1):
-            attackers = attackers | union(rays(king.expand(4, -1), ~gone, sign) & our_lines)
+            attackers = attackers | union(rays(king.expand(4, -1), ~occupied_after, sign) & our_lines)
         has_reply = has_reply | ((taker != 0) & (attackers == 0))
     return has_reply
 
 
 def _on_lines(side: Tensor) -> Tensor:
-    """Return the pieces [4, N] that move on each of the `LINES`, of a side [6, N]."""
+    """Return a side's [6, N] sliders on each of the `LINES`, [4, N]."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
     return torch.stack([straight, straight, diagonal, diagonal])
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
-    """Return our pawns and knights that attack their king."""
+    """Return our pawns and knights that attack their king (bitboards [N])."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

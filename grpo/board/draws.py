@@ -1,4 +1,4 @@
-"""Moves that draw by rule: stalemate, insufficient material, fifty-move rule, repetition; no engine is asked."""
+"""Moves that draw by rule or repeat a position, found without an engine."""
 
 from collections.abc import Hashable
 
@@ -6,15 +6,12 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that end the game in a draw: stalemate, insufficient material or the fifty-move rule.
-
-    Checkmate takes precedence over the fifty-move rule (FIDE Laws 9.6). Repetition needs a history: see `repeating_moves`.
-    """
-    num_enough = (board.pawns | board.rooks | board.queens).bit_count()
-    if board.halfmove_clock >= 99 or not num_enough or _may_stalemate(board):
+    """Return the legal moves that draw by stalemate, insufficient material or fifty moves (not if they mate: FIDE Laws 9.6)."""
+    num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
+    if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
-    elif num_enough <= 2:
-        # One move can capture one piece and promote a pawn to a minor piece, so it removes at most two winning pieces.
+    elif num_mating_pieces <= 2:
+        # A move removes at most two such pieces: it captures one, and promotes a pawn to a knight or bishop.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -30,11 +27,12 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that repeat a position of the board's move stack; none if the stack is empty.
+    """Return the legal moves that repeat a position of the move stack.
 
-    One repetition counts as a draw, as in engine searches: a position that can be repeated once can be repeated again.
+    One repetition counts as a draw, as in engine searches, because a player who can repeat once can repeat again.
     """
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
+    # A repetition takes at least four plies: three played ones and the move.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}
@@ -47,17 +45,18 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
         return []
     mover, own = board.turn, board.occupied_co[board.turn]
     theirs = board.occupied_co[not mover]
-    back = []
+    repeating = []
     for move in board.generate_legal_moves(own & ~board.pawns):
-        # Hardly any move leads to squares that were occupied before: most need not be tried.
+        # Comparing occupied squares rules out nearly all moves without playing them.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
         candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
-        if candidates and not board.is_castling(move):  # Which no position before it can follow.
+        # Castling gives up castling rights, so it restores no earlier position.
+        if candidates and not board.is_castling(move):
             board.push(move)
             if _position(board) in candidates:
-                back.append(move)
+                repeating.append(move)
             board.pop()
-    return back
+    return repeating
 
 
 def _occupied(board: chess.Board) -> Hashable:
@@ -65,23 +64,23 @@ def _occupied(board: chess.Board) -> Hashable:
 
 
 def _position(board: chess.Board) -> Hashable:
-    """Return a key that is equal for equal positions (FIDE Laws 9.2); it leaves out the player to move."""
+    """Return a key of the position (FIDE Laws 9.2), without the player to move."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return pieces, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no move stalemates: a fast filter, because trying every move takes as long as the engine's search.
+    """Return False only if no legal move stalemates. A fast filter: trying all moves takes as long as a search.
 
-    A piece that shares no line with its own king can never be pinned. If it can move now, only a capture or (of a pawn) a block stops it,
-    and no move does that to more than two pieces (castling, en passant).
+    An opponent's piece is mobile if it can move and shares no line with its king, so no pin can stop it. A move stops at most two mobile
+    pieces (castling can block two pawns; en passant captures a pawn and can block another), so three rule out stalemate.
     """
     opponent = not board.turn
     king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
-    mine = board.occupied_co[board.turn]
-    if mine & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
+    # Without a slider, or a pawn about to promote, we can pin no piece.
+    if board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
     theirs = board.occupied_co[opponent]
     free = theirs & ~lines

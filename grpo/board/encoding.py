@@ -1,16 +1,14 @@
-"""Board encoding: a position as 71 bytes from the mover's side, reversible, and the key that identifies a position.
-
-Layout of the 71 bytes (`uint8`):
+"""Encoding of a position: 71 bytes (`uint8`) from the mover's side, reversible, and a text key.
 
 | bytes | content |
 | --- | --- |
 | 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's |
 | 64-67 | castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side |
-| 68 | file of the square on which an en-passant capture is legal + 1, 0 without one |
+| 68 | file (1-8) of a legal en-passant capture, 0 without one |
 | 69 | half-move clock, capped at 100 |
-| 70 | whether the mover is Black; for decoding only, no network sees it |
+| 70 | 1 if the mover is Black; read by `decode`, by no network |
 
-The full-move number is dropped: it affects neither the legal moves nor their values.
+The full-move number is left out: neither legal moves nor values depend on it.
 """
 
 from collections.abc import Sequence
@@ -28,35 +26,29 @@ BLACK_TO_MOVE: Final = 70
 ENCODING_SIZE: Final = 71
 MAX_HALFMOVE_CLOCK: Final = 100
 
-_CASTLING_FLAGS: Final = (
-    (chess.WHITE, chess.BB_H1),
-    (chess.WHITE, chess.BB_A1),
-    (chess.BLACK, chess.BB_H8),
-    (chess.BLACK, chess.BB_A8),
-)
-
+_CASTLING_ROOKS: Final = (chess.BB_H1, chess.BB_A1, chess.BB_H8, chess.BB_A8)
 _SQUARES_OF: Final = str.maketrans({"/": "", **{str(count): "." * count for count in range(1, 9)}})
 _CODE_OF_LETTER: Final = np.array([".PNBRQKpnbrqk".find(chr(letter)) for letter in range(128)]).astype(np.uint8)
 _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the position with the mover as White: the board itself, or its mirror when Black is to move."""
+    """Return the position with the mover as White: the board or its mirror."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
 def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
-    """Return the positions as bytes, shape [len(boards), 71]; Chess960 castling rights are not supported."""
+    """Return encodings [len(boards), 71]; Chess960 castling rights are not supported."""
     return encode_fens([fen_of(board) for board in boards])
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return what `encode` returns for the boards of these FENs, which are as `chess.Board.fen` writes them: en passant only if legal."""
+    """Return encodings [len(fens), 71]. A FEN names an en-passant square only if the capture is legal, as `chess.Board.fen` does."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
     squares = "".join(placement.translate(_SQUARES_OF) for placement, *_ in parts)
-    # A FEN begins at the eighth rank, so that Black's view, whose first rank that is, needs no flip.
+    # A FEN begins at the eighth rank, which is Black's first: only White's view needs a flip.
     codes = _CODE_OF_LETTER[np.frombuffer(squares.encode("ascii"), dtype=np.uint8)].reshape(-1, 8, 8)
     rows[:, :64] = np.where(is_black[:, None, None], _TURNED_CODE[codes], codes[:, ::-1]).reshape(-1, 64)
     for slot, (right, turned) in enumerate(zip("KQkq", "kqKQ", strict=True)):
@@ -68,13 +60,13 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def decode(row: NDArray[np.uint8]) -> chess.Board:
-    """Return the board of one encoded row, with full-move number 1: the inverse of `encode`."""
+    """Return the board of an encoding [71], with full-move number 1."""
     board = chess.Board.empty()
     for square, code in enumerate(row[:64].tolist()):
         if code:
             mine = code <= 6
             board.set_piece_at(square, chess.Piece(code if mine else code - 6, mine))
-    for (_, rook), has_right in zip(_CASTLING_FLAGS, row[CASTLING].tolist(), strict=True):
+    for rook, has_right in zip(_CASTLING_ROOKS, row[CASTLING].tolist(), strict=True):
         if has_right:
             board.castling_rights |= rook
     en_passant = int(row[EN_PASSANT])
@@ -84,13 +76,13 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
 
 
 def fen_of(board: chess.Board) -> str:
-    """Return `board.fen()` in a third of the time (`board.fen()` takes as long as a small search); standard chess only."""
+    """Return `board.fen()` of standard chess in a third of the time; `board.fen()` takes as long as a small search."""
     squares = ["1"] * 64
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     for color, symbols in ((chess.WHITE, "PNBRQK"), (chess.BLACK, "pnbrqk")):
         for symbol, kind in zip(symbols, kinds, strict=True):
             for square in chess.scan_forward(kind & board.occupied_co[color]):
-                squares[square ^ 56] = symbol  # The eighth rank comes first.
+                squares[square ^ 56] = symbol  # ^ 56 flips the ranks: a FEN begins at the eighth.
     placement = "/".join(["".join(squares[start : start + 8]) for start in range(0, 64, 8)])
     for length in range(8, 1, -1):
         placement = placement.replace("1" * length, str(length))
@@ -100,12 +92,12 @@ def fen_of(board: chess.Board) -> str:
 
 
 def mover_fen(board: chess.Board) -> str:
-    """Return the FEN of `mover_view(board)`; mirroring the text takes a third of the time that mirroring the board takes."""
+    """Return the FEN of `mover_view(board)`, in a third of the time of mirroring the board."""
     return turned_fen(fen_of(board))
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of the `mover_view` of the position with this FEN."""
+    """Return the FEN of the position's `mover_view`."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen
@@ -115,10 +107,9 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a text key that is equal for a position, its color mirror, and other clock values."""
+    """Return a text key, equal for a position, its color mirror, and other clocks."""
     return key_of_fen(mover_fen(board))
 
 
 def key_of_fen(mover_fen: str) -> str:
-    """Return the position key that belongs to a `mover_fen`."""
     return " ".join(mover_fen.split(" ", 4)[:4])

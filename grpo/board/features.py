@@ -1,10 +1,11 @@
-"""The position after each legal move as a sparse list of features, so that a network's first layer is a sum of rows, as in NNUE.
+"""Afterstates (positions after a move) as sparse features, so that a network's first layer is a sum of rows, as in NNUE.
 
-A position has, of each of its 64 squares, two features: what stands there and which pieces of both sides control it; and what stands there
-and where. Of a move only what it changes is listed (https://www.chessprogramming.org/NNUE): features that go, features that come, and those
-of the afterstate as a whole. All of it follows from the position alone, so that it is computed once, however often a policy looks at it.
+Each square of a position has two features: its piece with both sides' control, and its piece with the square. A move lists only changes
+(https://www.chessprogramming.org/NNUE): removed features, new features, and features of the whole afterstate. Features depend on the
+position alone, so they are computed once for all forward passes.
 
-Legend: B boards, A legal moves of a board (padded), N moves, M (move, square) pairs, E entries.
+Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, M (move, square) pairs, E entries, R rows and W columns
+of an embedding.
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,12 @@ from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 
 _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2
 _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64
-REPETITION: Final = _WHOLE + NUM_FEATURES
-"""The feature of a move that returns to a position of its game."""
+REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
 NUM_ROWS: Final = REPETITION + 1
-"""Number of features: of squares and their control, of squares and pieces, of the afterstate as a whole, and repetition."""
+"""Number of features: square with control, piece with square, whole afterstate, repetition."""
 
-# An entry is a feature's code, negative where the feature goes. A code is 1 + the feature; beyond the features come the clock's values,
-# which weigh their feature, and the move's own board.
+# An entry is 1 + a feature's index, negative if the move removes the feature. Higher codes are the half-move clock's values 0-100, which
+# scale the clock's feature, and the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -38,26 +38,22 @@ _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveFeatures:
-    """Features of B boards and of what each of their moves changes."""
+    """Features of B boards, and changes by their moves."""
 
-    boards: Tensor
-    """[B, 128] int16, features of the squares before any move."""
-    counts: Tensor
-    """[B, A] uint8, number of entries of each move; 0 on padding."""
-    num_entries: Tensor
-    """[B] int64, of all moves of a board: the sum of its counts, kept because each choice of rows needs that of all boards."""
-    entries: Tensor
-    """[E] int16, of all moves of all boards in order."""
+    boards: Tensor  # [B, 128] int16, features of the squares before any move: 64 with control, 64 with the square.
+    counts: Tensor  # [B, A] uint8, entries of each move; 0 on padding.
+    num_entries: Tensor  # [B] int64, sums of `counts`: `select_rows` needs them for all boards.
+    entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
-        """Return those of the given boards, which have at most `width` moves."""
+        """Return the features of the boards `rows` [K], of at most `width` moves each."""
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
         return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
-        """Return the features, of the boards that are turned those of the left-right mirror image."""
+        """Return the features, mirrored left to right for boards with True in `turned_B` [B]."""
         codes = _REFLECTED.to(self.entries.device)
         images = codes[self.entries.abs().long()] * self.entries.sign()
         boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
@@ -65,7 +61,7 @@ class MoveFeatures:
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
 
     def sums(self, embedding_RW: Tensor) -> Tensor:
-        """Return the sum of the afterstate's rows of an embedding, for each move in order, [N, W]."""
+        """Return each afterstate's sum of rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
         squares = self.boards.long()
         starts = torch.arange(0, squares.numel(), squares.shape[1], device=squares.device)
         boards_BW = _weighted_sums(embedding_RW, squares.flatten(), starts, embedding_RW.new_ones(squares.numel()))
@@ -74,20 +70,22 @@ class MoveFeatures:
         first = counts.cumsum(0) - counts
         codes = self.entries.abs().long()
         index = _ROW_OF_CODE.to(codes.device)[codes]
-        index[first] = NUM_ROWS + rows  # The board's own sum is one row more of the table.
+        # The board's own sum is an extra row of the table.
+        index[first] = NUM_ROWS + rows
         weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
-    """Return weighted sums of a table's rows, [N, W]; `index` names the rows, those of a sum from its `first` on."""
-    if table_RW.is_cuda:  # There some rows are in nearly all sums, one after the other: imitation is half as fast that way.
+    """Return weighted sums of table rows, [N, W]; the rows `index_E` of sum n begin at `first_N[n]`."""
+    # On CUDA, `_WeightedSums` halves the speed of imitation: it adds a row's gradients serially, and some rows are in nearly all sums.
+    if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag`, whose gradient by the table is such a sum too: over the sums that a row is in, instead of torch's row by row."""
+    """`embedding_bag` with a faster gradient of the table: another `embedding_bag`, over the sums that contain a row."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -98,7 +96,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Small integers sort in a quarter of the time. The order among equal ones decides the rounding, so that it is kept.
+        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, hence the rounding.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -107,7 +105,10 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of the positions, given as the tensors of a `PositionBatch`, and of their legal moves."""
+    """Return the features of positions and their legal moves, from the tensors of a `PositionBatch`.
+
+    Shapes: encodings [B, 71] uint8; action ids [B, A] int64, 0 on padding; legal moves, and moves that repeat a position, [B, A] bool.
+    """
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]
@@ -137,7 +138,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
 
 
 def _control(codes: Tensor) -> Tensor:
-    """Return the features of squares and their control, of codes [3, ...]: piece, our control, their control."""
+    """Return features of squares with control, from codes [3, ...]: piece, our control, their control."""
     return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
 
 
@@ -146,5 +147,5 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the numbers from each start on, as many as its length, one range after the other."""
+    """Return the ranges [start, start + length) one after another."""
     return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)

@@ -1,11 +1,8 @@
-"""Game phase of a position: opening, middlegame or endgame, by one rule that needs only the board.
+"""Game phase of a position, by Lichess's divider (scalachess, `Divider.scala`) without its mixedness score.
 
-The rule is Lichess's divider (scalachess, `Divider.scala`) without its mixedness score:
-
-- endgame: at most 6 queens, rooks, bishops and knights are left, both sides together;
-- opening: more than 10 of them are left, and each side still has at least 4 pieces (king included, pawns
-  not) on its own back rank;
-- middlegame: all other positions.
+- endgame: at most 6 queens, rooks, bishops and knights of both sides
+- opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank
+- middlegame: other positions
 """
 
 from enum import StrEnum
@@ -13,13 +10,9 @@ from typing import Final
 
 import chess
 
-ENDGAME_MAX_PIECES: Final = 6
-OPENING_MIN_PIECES: Final = 11
-OPENING_MIN_BACK_RANK: Final = 4
-
 
 class Phase(StrEnum):
-    """The three game phases, in the order of a game."""
+    """Phases in the order of a game."""
 
     OPENING = "opening"
     MIDDLEGAME = "middlegame"
@@ -32,17 +25,15 @@ PHASES: Final[tuple[Phase, ...]] = tuple(Phase)
 def phase_of(board: chess.BaseBoard) -> Phase:
     """Return the phase of a position.
 
-    >>> phase_of(chess.Board())
-    <Phase.OPENING: 'opening'>
     >>> phase_of(chess.Board("8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"))
     <Phase.ENDGAME: 'endgame'>
     """
     pieces = (board.queens | board.rooks | board.bishops | board.knights).bit_count()
-    if pieces <= ENDGAME_MAX_PIECES:
+    if pieces <= 6:
         return Phase.ENDGAME
     officers = board.occupied & ~board.pawns
     white_home = (officers & board.occupied_co[chess.WHITE] & chess.BB_RANK_1).bit_count()
     black_home = (officers & board.occupied_co[chess.BLACK] & chess.BB_RANK_8).bit_count()
-    if pieces >= OPENING_MIN_PIECES and min(white_home, black_home) >= OPENING_MIN_BACK_RANK:
+    if pieces > 10 and min(white_home, black_home) >= 4:
         return Phase.OPENING
     return Phase.MIDDLEGAME

@@ -1,1 +1,1 @@
-"""Files and games of the engine to a table of boards with exact quotas per split and phase."""
+"""Dataset: boards from files or engine games, with exact quotas per split and game phase."""

@@ -1,4 +1,4 @@
-"""Engine self-play games as data."""
+"""Engine self-play games, deliberately varied."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,30 +14,22 @@ from grpo.dataset.games import Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
-ENGINE: Final = "engine"
-"""The source of engine games."""
-MAX_IDLE_GAMES: Final = 300
-"""Number of engine games in a row without a new board after which a unit stops."""
-_MAX_FAILED_IN_A_ROW: Final = 5  # Games.
+ENGINE: Final = "engine"  # `Game.source` of engine games.
+MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
+_MAX_FAILED_IN_A_ROW: Final = 5  # games
 
 NODES: Final = (60, 240, 960)
-"""Node limits. Each side of each game draws one at random, so that strong and weak players meet. Below about 200 nodes the communication
-with the engine dominates the cost of a move."""
-RANDOM_OPENING_PLIES: Final = 6
-"""Each game starts with up to this many random legal plies."""
-RANDOM_MOVE_PROBABILITY: Final = 0.08
-"""Probability that a later move is random. A random move is never a label."""
-MAX_PLIES: Final = 200
-"""Games are truncated after this many plies."""
+"""Node limits: each side of a game draws one, so strong and weak players meet. Below 200 nodes, communication dominates a move's cost."""
+RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. A random move is never a label.
+MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, deliberately varied.
+    """Yield games without end, except ids that `is_wanted` rejects. A game depends only on seed, unit and its number.
 
-    A game depends only on seed, unit and its number. Games whose id `is_wanted` rejects are not played. A game during which the
-    engine failed is replayed from its seed, until the engine has failed `NUM_ATTEMPTS` times at one ply: then it is yielded as a Rejection.
-
-    Raises EngineError if the engine fails in several games in a row.
+    A game with an engine failure is replayed; after `NUM_ATTEMPTS` failures at one ply it becomes a Rejection. Raises EngineError after
+    several such games in a row.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -49,7 +41,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # The engine's hash makes a move depend on earlier searches, so a game that failed half-way is replayed as a whole.
+                # All moves are replayed, because the engine's hash makes a move depend on earlier searches.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -63,7 +55,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
-    """Return a game; `played`, empty at first, gets its moves as they are played."""
+    """Play a game; append its moves to `played`, empty at first."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))
@@ -80,7 +72,7 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
             try:
                 move = board.parse_uci(best_move)
             except ValueError as error:
-                raise EngineError(f"{board.fen()}: no legal move of the engine ({error})") from None
+                raise EngineError(f"{board.fen()}: the engine's move is not legal ({error})") from None
         boards.append(board.copy(stack=False))
         is_label.append(not is_random)
         played.append(move.uci())
@@ -97,5 +89,5 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Games end early, after 30 moves without progress.
+    # Games end early, after 60 plies without a capture or pawn move.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

@@ -1,4 +1,4 @@
-"""Parsers of position lists with one position per line (EPD, FEN), and of Lichess's puzzle table (CSV)."""
+"""Parsers of position lists (EPD or FEN, one a line) and of Lichess's puzzle table (CSV)."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +16,9 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line that is neither blank nor a `#` comment, or a Rejection if the line is too long.
+    """Yield byte offset and text of each line except blank lines and `#` comments; a line above `MAX_LINE` is a Rejection.
 
-    White space, NUL bytes (some public suites pad their lines) and a byte order mark around it are left out.
+    White space, a byte order mark and NUL bytes (padding in some public suites) around the text are removed.
     """
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
@@ -29,15 +29,10 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 
 
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
-    """Yield each line's position as a game without moves, or a Rejection.
+    """Yield each position as a game without moves, or a Rejection. Lines whose number (from 0) `is_mine` rejects are skipped.
 
-    A line is a FEN of 4 to 6 fields or an EPD. The EPD operations `hmvc` and `fmvn` set the clocks; a missing half-move clock is 0, and a
-    missing move number is 1. The caller drops duplicates: `game_id` is a hash of the position without its clocks.
-
-    Args:
-        stream: The decompressed bytes.
-        source: Name of the file.
-        is_mine: Whether to read the entry with this number; the first is 0. Other entries are skipped.
+    A line is a FEN of 4 to 6 fields or an EPD, whose operations `hmvc` and `fmvn` set the clocks. A missing half-move clock is 0, a missing
+    move number 1. The caller drops duplicates: `game_id` is a hash of the position without clocks.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -46,19 +41,19 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
             yield entry
             continue
         offset, line = entry
-        found = read_line(line)
-        if isinstance(found, chess.Board):
-            game_id = sha256_text(f"position/{position_key(found)}")[:20]
-            yield Game(game_id=game_id, source=source, offset=offset, boards=(found,), moves=(), is_label=(True,))
+        result = read_line(line)
+        if isinstance(result, chess.Board):
+            game_id = sha256_text(f"position/{position_key(result)}")[:20]
+            yield Game(game_id=game_id, source=source, offset=offset, boards=(result,), moves=(), is_label=(True,))
         else:
-            reason, detail = found
+            reason, detail = result
             yield Rejection(source=source, offset=offset, reason=reason, detail=detail)
 
 
 def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
-    """Yield the positions of each puzzle (before the opponent's first move, and each one with the solver to move), or a Rejection.
+    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver.
 
-    Raises SourceError for a header without the columns `FEN` and `Moves`.
+    Raises SourceError without the columns `FEN` and `Moves`.
     """
     for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
         if isinstance(entry, Rejection):
@@ -75,16 +70,9 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells by column of each row of Lichess's table, whose cells are never quoted; a missing cell is "".
+    """Yield byte offset and cells by column of each row; cells are never quoted, and a missing cell is "".
 
-    A row that is too long is a Rejection.
-
-    Args:
-        stream: The decompressed bytes.
-        source: Name of the file.
-        names: The columns that are needed, in any order in the table.
-
-    Raises SourceError if there is no header with all of these columns.
+    Raises SourceError unless the header has all columns in `names`, in any order.
     """
     rows = lines(stream, source)
     header = next(rows, None)
@@ -106,9 +94,9 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return the position before each move of a puzzle, and the move; the first one is the opponent's.
+    """Return the position before each move of a puzzle, and the move; the first move is the opponent's.
 
-    Raises ValueError if the moves are not those of a solution.
+    Raises ValueError for an illegal move, or a last move that is not the solver's.
     """
     board = standard_board(fen)
     positions = []
@@ -124,8 +112,8 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
-    """Return the board of one line, or the reason and the detail of its rejection."""
-    # Split as bytes, so that only ASCII white space separates; Latin-1 decodes any byte, and only an id can contain more than ASCII.
+    """Return a line's board, or reason and detail of its rejection."""
+    # `bytes.split` separates at ASCII white space only; Latin-1 decodes any byte (an id may be other text than ASCII).
     *position, rest = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(rest)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(rest))

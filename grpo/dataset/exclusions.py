@@ -1,4 +1,4 @@
-"""Excluded positions: puzzles, suites and books of the evaluation, which must not become boards of the dataset."""
+"""Positions of evaluation (puzzles, suites, opening books), which must not become boards of the dataset."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
@@ -11,30 +11,28 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Entries rejected for these reasons contain no position that needs to be excluded.
+# Entries with these reasons have no position to exclude.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in the files that the patterns match (see `grpo.dataset.streams.find_files`).
+    """Return the `position_key` of each position in the files (see `streams.find_files`); puzzles as in `read_puzzles`.
 
-    All positions of lists and games count, and those of puzzles that `read_puzzles` yields.
-
-    Raises SourceError if a file, or an entry of one, cannot be read, so that no evaluation position is missed; it names all of them.
+    Raises SourceError, with the first bad entries, if any cannot be read: its positions could leak into training.
     """
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:
         raise SourceError(
-            f"boards.exclude: {len(bad):,} entries cannot be read, so that their positions could not be kept out of the dataset; fix or"
-            " remove them, these first:" + "".join(f"\n  {each}" for each in bad[:_MAX_NAMED])
+            f"boards.exclude: {len(bad):,} entries cannot be read, so their positions may get into the dataset; fix or remove them, such as"
+            + "".join(f"\n  {each}" for each in bad[:_MAX_NAMED])
         )
     return keys
 
 
 def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
-    """Yield the positions of a file, and add its entries that cannot be read to `bad`."""
+    """Yield a file's positions; append entries that cannot be read to `bad`."""
     readers: Mapping[FileKind, Callable[[BinaryIO, str], Iterator[chess.Board | Game | Rejection]]]
     readers = {FileKind.PUZZLES: read_puzzles, FileKind.GAMES: read_games, FileKind.POSITIONS: read_positions}
     with opened(file) as stream:
@@ -44,11 +42,11 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # Include the final position: a match starts from the position after the last move of a book's line.
+                    # A match starts from a book line's final position.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
-            elif entry.reason == Reason.NO_MOVES:  # Chapters of a study: of text alone, or of a problem.
+            elif entry.reason == Reason.NO_MOVES:  # A study's chapter: text alone, or a problem (`detail` is its FEN).
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

@@ -1,7 +1,4 @@
-"""The positions whose moves are imitated: the training boards, and more of the moves played in the games that they come from.
-
-Imitation needs no values, and playing a game costs the same however many of its positions are valued.
-"""
+"""Positions whose moves the policy imitates: training boards, and further positions of their games, which need no move values."""
 
 import chess
 import numpy as np
@@ -15,15 +12,10 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return the positions to imitate: all training boards, then others of the training games, up to `max_positions` in all.
+    """Return the positions to imitate: all training boards, then further positions of training games, up to `max_positions`.
 
-    No position is there twice (of one that several games have, the first game's move counts), and none is a board of another split. The
-    others are those with the lowest hashes of their keys, so that the choice does not depend on the order of the games.
-
-    Args:
-        boards: Table of `BOARD_SCHEMA`.
-        games: Table of `GAME_SCHEMA`.
-        max_positions: Maximum number of positions, unless there are more boards.
+    A position appears once, with the move of the first game that has it, and is no board of another split. The lowest hashes of keys
+    decide which further positions stay, so the order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
 
     Raises ValueError if a game's move is not legal.
     """
@@ -52,7 +44,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                 played = action_id(move, board.turn)
                 if played not in legal:
                     raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
-                if len(legal) > 1:  # Else there is nothing to learn.
+                if len(legal) > 1:  # A single legal move teaches nothing.
                     positions.append(board.copy(stack=False))
                     ids.append(legal)
                     columns.append(legal.index(played))

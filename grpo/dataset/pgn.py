@@ -1,4 +1,4 @@
-"""Games of PGN files, read by python-chess; every unusable game is reported."""
+"""Games of PGN files, read with python-chess; an unusable game becomes a Rejection."""
 
 import hashlib
 import io
@@ -14,8 +14,7 @@ from grpo.dataset.games import Game, Reason, Rejection, standard_board
 from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
-MAX_RATING: Final = 4_000
-"""A higher number in a tag is no rating."""
+MAX_RATING: Final = 4_000  # A higher number is no rating.
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
@@ -23,14 +22,14 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
-# A move with a letter before it that is none of English algebraic notation, such as `Sf3`, which python-chess reads as f3.
+# A move with a piece letter of another language, such as `Sf3`, which python-chess reads as f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
-# Lichess's classes by estimated duration, base + 40 increments, in seconds: https://lichess.org/faq#time-controls.
+# Lichess's classes by estimated duration (base + 40 increments), upper bounds in seconds: https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
     (180, TimeControl.BULLET),
@@ -38,26 +37,18 @@ _CLASSES: Final = (
     (1_500, TimeControl.RAPID),
     (86_400, TimeControl.CLASSICAL),
 )
-# `300+3`, `300`, `40/7200`, `40/7200+30`; the first of several periods (`40/7200:3600`).
+# `300`, `300+3`, `40/7200`, `40/7200+30`, or the first of several periods (`40/7200:3600`).
 _PERIOD: Final = re.compile(r"(?:[0-9]{1,4}/)?([0-9]{1,8}(?:\.[0-9]{1,6})?)(?:\+([0-9]{1,8}(?:\.[0-9]{1,6})?))?(?::.*)?")
-NO_FILTERS: Final = BoardsConfig()
+_NO_FILTERS: Final = BoardsConfig()
 _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12][0-9]|3[01]|\?\?)")
 
 
 def read_games(
-    stream: BinaryIO,
-    source: str,
-    *,
-    is_mine: Callable[[int], bool] = lambda _: True,
-    filters: BoardsConfig = NO_FILTERS,
+    stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection, in order.
+    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
 
-    Args:
-        stream: The decompressed bytes.
-        source: Name of the file.
-        is_mine: Whether to parse the game with this number; the first is 0. Other games are skipped.
-        filters: By its tags a game is dropped, and its moves are not parsed.
+    `filters` reject games by their tags, before their moves are parsed.
     """
     number = 0
     for text in _texts(stream):
@@ -67,25 +58,25 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=detail)
             number += 1
             continue
-        rest = io.StringIO(text)  # More than one game if blank lines stand between tags and moves.
+        rest = io.StringIO(text)  # Several games if blank lines separate tags from moves.
         while True:
             begin = rest.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
             try:
                 if chess.pgn.read_game(rest, Visitor=visitor.result) is None:
                     break
-                found = visitor.found(text[begin : rest.tell()])
-            except IndexError as error:  # Of python-chess 1.11 on some damaged games.
-                found = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
+                result = visitor.game(text[begin : rest.tell()])
+            except IndexError as error:  # python-chess 1.11 raises IndexError on some damaged games.
+                result = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
             if is_mine(number):
-                yield found
+                yield result
             number += 1
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the texts of a file's games, one after another, so that no damage of a game reaches the next one; None for a game too long.
+    """Yield the text of each game, so that damage cannot reach the next game; None for a game above `MAX_LINE` bytes.
 
-    A game ends at a blank line behind its moves, as python-chess ends it, and before a tag that follows no other tag.
+    A game ends at a blank line after its moves (as in python-chess) or before a tag that follows no tag.
     """
     lines: list[str] = []
     size, is_after_tag = 0, False
@@ -106,9 +97,9 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 
 
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and whether it begins in a comment, which stands in braces.
+    """Yield each line, and whether it begins inside a comment (in braces).
 
-    A comment that contains a tag, and in which another comment begins or the file ends, was not closed: it ends before its first tag.
+    A comment that contains a tag, and then `{`, `MAX_LINE` bytes or the file's end, was not closed: it ends before its first tag.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -124,14 +115,14 @@ def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
             brace = _BRACE.search(line)
             if brace is None and size <= MAX_LINE:
                 continue
-        first_tag = next((place for place, each in enumerate(held) if _TAG.match(each)), len(held))
+        first_tag = next((index for index, text in enumerate(held) if _TAG.match(text)), len(held))
         if brace is not None and (brace[0] == "}" or first_tag == len(held)):
             is_open = "}" not in held[-1] or _opens_comment(held[-1].partition("}")[2])
         elif first_tag < len(held):
             again.extendleft(reversed(held[first_tag:]))
             del held[first_tag:]
             is_open = False
-        yield from ((each, True) for each in held)
+        yield from ((text, True) for text in held)
         held, size = [], 0
 
 
@@ -140,9 +131,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield a file's lines, an Event tag always in a new one, and so what follows a tag in its line."""
+    """Yield lines: an Event tag always begins a line, and tags and what follows them get lines of their own."""
     for _, data in lines_of(stream):
-        # A character a byte, so that a line that is too long is still too long as text.
+        # Latin-1 makes each byte a character, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -153,7 +144,7 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
-    """Takes one game in: its tags first, then its moves unless it is skipped."""
+    """Reads one game: tags, then moves unless the game is skipped."""
 
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
@@ -197,12 +188,12 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Return the first reason for which the game is rejected."""
+        """Record and return the rejection, or return an earlier one."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
-    def found(self, text: str) -> Game | Rejection:
-        """Return the game, or why it is rejected; `text` is what was read."""
+    def game(self, text: str) -> Game | Rejection:
+        """Return the game with this PGN text, or its rejection."""
         if self._rejection:
             return self._rejection
         if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
@@ -225,7 +216,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the variant of chess that a Variant tag names; "" for standard chess."""
+    """Return the chess variant that a Variant tag names; "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -237,7 +228,7 @@ def _variant(tag: str) -> str:
 
 
 def _start_fault(headers: Mapping[str, str]) -> str:
-    """Return why a game does not start from a position of standard chess; "" if it does."""
+    """Return the fault of a game's start position, or ""."""
     try:
         standard_board(headers.get("FEN", chess.STARTING_FEN))
     except ValueError as error:
@@ -246,35 +237,34 @@ def _start_fault(headers: Mapping[str, str]) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date are part of the id, so that two games with equal moves differ. A missing tag counts as the PGN standard's text for
-    # an unknown value.
+    # Players and date distinguish games with equal moves. A missing tag has the PGN standard's text for an unknown value.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating of a WhiteElo or BlackElo tag, or None if it is not one."""
+    """Return the rating in a WhiteElo or BlackElo tag, in [1, 4000], or None."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that drops a game for its tags, or None.
+    """Return the first filter that rejects a game by its tags, or None.
 
-    A game without a known rating of both players has too low a one. A game whose time control is not known passes: many files lack the tag.
+    Unknown ratings are too low. An unknown time control passes, because many files lack the tag.
     """
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
-    found = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
-    return "time_controls" if found is not None and found not in filters.time_controls else None
+    control = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
+    return "time_controls" if control is not None and control not in filters.time_controls else None
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None if it is unknown.
+    """Return the class of a TimeControl tag; None if unknown, such as a sandclock (`*60`).
 
-    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games). Sandclocks (`*60`) have no class.
+    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games).
     """
     if tag == "-":
         return TimeControl.CORRESPONDENCE
@@ -289,6 +279,6 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None if the text is not a date or the year is unknown."""
-    found = _DATE.fullmatch(text)
-    return ".".join(found.groups()) if found else None
+    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for other text or an unknown year."""
+    match = _DATE.fullmatch(text)
+    return ".".join(match.groups()) if match else None

@@ -1,6 +1,6 @@
-"""Quotas: the number of boards per split and game phase, and the choice of boards from games.
+"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games.
 
-A game's split depends only on the game, so that no game is in two splits, whatever the order or the units in which games are read.
+A game's split depends on its id alone, so a game is in one split, whatever the order or units of reading.
 """
 
 import hashlib
@@ -18,16 +18,15 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
-_OF_GAME: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
-"""What a board and the row of its game take from the game as it is."""
+_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
+"""Fields that boards and game rows copy from the game."""
 _MAX_NAMED: Final = 10
-_OF_VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10
-"""With fewer boards of a split and phase, unless fewer are wanted, no number that is measured on them means anything."""
+_VARIANT: Final = f"{Reason.VARIANT}: "
+LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return the split of a game by a hash of its id, independent of order, file and machine."""
+    """Return a game's split by a hash of its id, independent of order, file and machine."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -37,9 +36,9 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return the fraction of games for each split, in proportion to the boards it needs.
+    """Return each split's fraction of games, in proportion to its boards.
 
-    The small splits get 1.5 times as much: they have few games, and a shortage there would delay the whole dataset.
+    The small splits get 1.5 times as much: they have few games, and a shortage would delay the whole dataset.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
@@ -47,30 +46,26 @@ def split_fractions(config: BoardsConfig) -> dict[Split, float]:
 
 
 def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the exact number of boards for each split and phase."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
 
 @dataclass
 class SourceReport:
-    """Counts of games and positions that were read, and of those that were rejected, by reason."""
+    """Counts of games and positions that were read, and of rejections."""
 
-    games: int = 0
-    """Usable games (and listed positions)."""
+    games: int = 0  # Usable games and listed positions.
     rejected: Counter[str] = field(default_factory=Counter)
-    """Reason -> games; for a filter, `filtered: NAME`, for a variant of chess `variant: NAME`."""
+    """Reason -> games; `filtered: NAME` for a filter, `variant: NAME` for a chess variant."""
     first_rejected: list[str] = field(default_factory=list)
-    """File, place and reason of the first games that were rejected for what they are."""
+    """File, index and reason of the first rejected games, without filtered games and variants."""
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
     """Phase -> positions read, before balancing."""
-    duplicates: int = 0
-    """Positions that were in the dataset already, or whose color mirror was."""
+    duplicates: int = 0  # Positions that are in the dataset already, or whose color mirror is.
     left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
 
     def reject(self, rejection: Rejection) -> None:
-        """Count a rejected game."""
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
             self.rejected[f"{rejection.reason}: {rejection.detail}"] += 1
             return
@@ -79,12 +74,11 @@ class SourceReport:
             self.first_rejected.append(str(rejection))
 
     def as_facts(self) -> dict[str, Any]:
-        """Return the report as plain data."""
         return dict(vars(self))
 
     @classmethod
     def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
-        """Return the sum of the facts of several units' reports; each unit reads its part of every file."""
+        """Return the sum of several units' reports."""
         report = cls()
         for part in facts:
             report.games += part["games"]
@@ -97,23 +91,15 @@ class SourceReport:
 
 
 class Quota:
-    """Selects positions from games until each cell of (split, phase) is full."""
+    """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """Start with empty cells.
-
-        Args:
-            wanted: Number of boards for each cell.
-            config: The dataset's settings.
-            seed: Root of the random streams.
-            excluded: Keys of evaluation positions, which must not be selected.
-        """
+        """Start with empty cells of `wanted` boards; positions with `excluded` keys are never selected."""
         self.missing = dict(wanted)
-        """Boards that each cell still needs."""
+        """Cell -> boards still needed."""
         self.games: dict[str, dict[str, Any]] = {}
-        """Game id -> row of `GAME_SCHEMA`, of the games with a selected position."""
+        """Game id -> row of `GAME_SCHEMA` of each game with a selected position."""
         self.report = SourceReport()
-        """Counts of positions and rejections."""
         self._config = config
         self._fractions = split_fractions(config)
         self._seed = seed
@@ -122,16 +108,15 @@ class Quota:
 
     @property
     def is_full(self) -> bool:
-        """Whether no board is missing."""
         return not any(self.missing.values())
 
     def needs(self, game_id: str) -> bool:
-        """Return whether a game could add a board; if not, it need not be played."""
+        """Return whether a game could add a board; otherwise it need not be played."""
         split = split_of_game(game_id, self._fractions)
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select the needed positions of a game, and return them."""
+        """Select and return a game's needed positions."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -160,7 +145,7 @@ class Quota:
 
     def _game_row(self, game: Game, split: Split) -> dict[str, Any]:
         keys = [position_key(board) for board in game.boards[: len(game.moves)]]
-        return {name: getattr(game, name) for name in _OF_GAME} | {
+        return {name: getattr(game, name) for name in _GAME_FIELDS} | {
             "split": split.value,
             "start_fen": game.boards[0].fen(),
             "num_plies": len(game.moves),
@@ -177,7 +162,7 @@ class Quota:
 
     def _position(self, game: Game, ply: int, split: Split, phase: Phase) -> Position | None:
         board = game.boards[ply]
-        # With one legal move all rewards of a group are equal, so there is nothing to learn.
+        # One legal move teaches nothing: all rewards of its group are equal.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = fen_of(board)
@@ -196,38 +181,38 @@ class Quota:
             split=split,
             label=game.moves[ply].uci() if game.moves else "",
             ply=ply,
-            **{name: getattr(game, name) for name in _OF_GAME},
+            **{name: getattr(game, name) for name in _GAME_FIELDS},
         )
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return in one sentence how many boards there are of those wanted, by phase and split, why there are no more, and what gives more."""
+    """Return a text: boards by phase and split, rejected games, and ways to get more boards."""
 
-    def counts(place: int, names: Iterable[Split | Phase]) -> str:
-        sums = {name: [sum(cells[cell] for cell in cells if cell[place] == name) for cells in (wanted, missing)] for name in names}
-        return ", ".join(f"{name} {all_of_it - short:,} of {all_of_it:,}" for name, (all_of_it, short) in sums.items())
+    def counts(names: Iterable[Split | Phase]) -> str:
+        sums = {name: [sum(count for cell, count in cells.items() if name in cell) for cells in (wanted, missing)] for name in names}
+        return ", ".join(f"{name} {total - short:,} of {total:,}" for name, (total, short) in sums.items())
 
-    variants = {name.removeprefix(_OF_VARIANT): count for name, count in report.rejected.items() if name.startswith(_OF_VARIANT)}
-    rejected = [f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()) if not reason.startswith(_OF_VARIANT)]
+    variants = {name.removeprefix(_VARIANT): count for name, count in report.rejected.items() if name.startswith(_VARIANT)}
+    rejected = [f"{count:,} {reason}" for reason, count in sorted(report.rejected.items()) if not reason.startswith(_VARIANT)]
     if variants:
         named = ", ".join(f"{name} {count:,}" for name, count in sorted(variants.items()))
         rejected.append(f"{sum(variants.values()):,} of variants ({named}), because only standard chess is learned")
     filters = [name for name in ("min_rating", "time_controls") if f"{Reason.FILTERED}: {name}" in report.rejected]
     loosen = f" loosen {' and '.join(f'boards.{name}' for name in filters)}," if filters else ""
     return (
-        f"{', '.join(config.files) or 'engine games'}: {counts(1, PHASES)} boards wanted ({counts(0, Split)}), from {report.games:,} games,"
-        f" of which each split has its share; games rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} positions were there"
-        f" already. Give more games{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase ="
-        f" {config.max_per_game_and_phase}, or set boards.num_units = 1: then no board is lost between parts."
+        f"{', '.join(config.files) or 'engine games'}: {counts(PHASES)} boards wanted ({counts(Split)}), from {report.games:,} games"
+        f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
+        f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
+        " or set boards.num_units = 1, so that no unit drops boards that another unit needs."
     )
 
 
 def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *, states_per_step: int) -> str:
-    """Return why a run cannot go on with the boards that there are; empty when it can."""
+    """Return why a run cannot train on these boards, or ""."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
-        found = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
-        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {found}"
+        cells = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
+        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {cells}"
     if sum(count for (split, _), count in kept.items() if split == Split.TRAIN) < states_per_step:
         return f"A step of training needs grpo.states_per_step = {states_per_step}: lower it"
     return ""
@@ -236,11 +221,10 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
-    """Return the indices of exactly the wanted boards, the number of duplicates among them, and the missing boards of each cell.
+    """Return indices of exactly the wanted boards, number of duplicates, and missing boards per cell.
 
-    The choice depends on a hash of the boards' keys, not on the order of the units. Of equal boards in several splits, the held-out one
-    stays, then the validation one, so that training boards never displace evaluation boards. The limit per game and phase also holds for a
-    game that two units read under different texts.
+    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one, so that training
+    boards never displace evaluation boards. The limit per game and phase also holds across units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]
@@ -250,15 +234,15 @@ def cut_to_quota(
     )
     missing = dict(wanted)
     seen: set[str] = set()
-    of_game: Counter[tuple[str, Phase]] = Counter()
+    num_kept: Counter[tuple[str, Phase]] = Counter()
     kept: list[int] = []
     num_duplicates = 0
     for index in order:
         position = positions[index]
         if position.key in seen:
             num_duplicates += 1
-        elif missing[position.split, position.phase] and of_game[position.game_id, position.phase] < max_per_game_and_phase:
-            of_game[position.game_id, position.phase] += 1
+        elif missing[position.split, position.phase] and num_kept[position.game_id, position.phase] < max_per_game_and_phase:
+            num_kept[position.game_id, position.phase] += 1
             seen.add(position.key)
             missing[position.split, position.phase] -= 1
             kept.append(index)

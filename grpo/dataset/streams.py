@@ -1,6 +1,6 @@
-"""Finds and reads files, local or remote (S3, https, Hugging Face's hub), plain or compressed (zstd, gzip, bzip2, ZIP).
+"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP).
 
-It detects truncation, damage, and content of another kind than the name says.
+Damage, truncation, and content that contradicts the suffix raise SourceError.
 """
 
 import hashlib
@@ -24,14 +24,11 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20
-"""Longest line in bytes, with its end; also the longest game. What is longer is rejected, so that a file takes little memory."""
+MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game. Longer ones are rejected, so a file takes little memory.
 _BUFFER_SIZE: Final = 2**20
 
 
 class FileKind(StrEnum):
-    """What a file contains."""
-
     GAMES = "games"
     POSITIONS = "positions"
     PUZZLES = "puzzles"
@@ -49,68 +46,64 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""What content is -> how it begins."""
+"""Kind of content -> first bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file of games, positions or puzzles; files are ordered by name, so that the order is the same on every machine."""
+    """A file of games, positions or puzzles. Files are sorted by name, so their order is the same on every machine."""
 
-    name: str
-    """The name that boards record: without folder, and `ARCHIVE.zip/MEMBER` for a member of an archive."""
-    uri: str
-    """Path, or an `s3://`, `https://` or `hf://` address."""
+    name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
+    uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
-    member: str = ""
-    """Path inside the archive, for ZIP."""
+    member: str = ""  # Path inside a ZIP archive.
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is a path, a folder (read recursively), a glob, or the address of a remote file; S3 and the hub have folders and globs too.
-    Folders and globs match only files with a known suffix that are not hidden.
+    A pattern is a file, folder (read recursively) or glob, local, on S3 or on the hub, or an https address. Folders and globs match only
+    files with a known suffix that are not hidden.
 
-    Raises SourceError if a pattern matches nothing or may hold a secret, a named file has an unknown suffix, an archive cannot be read, or
-    two different files have the same name.
+    Raises SourceError if a pattern matches nothing or may contain a secret, a named file has an unknown suffix, an archive is unreadable,
+    or different files have one name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
     if count > 1:
-        places = " and ".join(sorted({file.uri for file in files if file.name == name}))
-        raise SourceError(f"{count} different files are called {name} ({places}); a board states only the name: rename one of them")
+        uris = " and ".join(sorted({file.uri for file in files if file.name == name}))
+        raise SourceError(f"{count} different files are called {name} ({uris}); boards record only the name, so rename one of them")
     return files
 
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as a stream of its decompressed bytes.
+    """Open a file as a stream of decompressed bytes.
 
-    Opening, and what the block reads, raise SourceError if the file cannot be read, is truncated or damaged, or has another content than
-    its name says.
+    Raises SourceError (also while the block reads) if the file is unreadable, truncated, damaged, or not what its suffix says.
     """
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
-    with _in_words(where), _opened_packed(file.uri) as raw:
+    with _plain_errors(where), _open_raw(file.uri) as raw:
         unpacked = raw
         if file.member:
-            with _zip_in_words(where):
+            with _plain_zip_errors(where):
                 unpacked = zipfile.ZipFile(raw).open(file.member)  # noqa: SIM115
         elif codec := _CODECS.get(PurePosixPath(file.uri).suffix.lower()):
             unpacked = pa.CompressedInputStream(raw, codec)
         stream = io.BufferedReader(unpacked, _BUFFER_SIZE)
         head = stream.peek()[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
-        found = next((content for content, begins in _BEGINS.items() if begins.match(head)), file.kind)
-        if found != file.kind:
-            raise SourceError(f"{where}: its content is {found}, and its name says {file.kind}; give the right file, named by its content")
+        content = next((name for name, begins in _BEGINS.items() if begins.match(head)), file.kind)
+        if content != file.kind:
+            raise SourceError(f"{where}: its content is {content}, and its name says {file.kind}; give the right file, or rename this one")
         yield stream
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line, ended by \n, \r\n or \r; one longer than `MAX_LINE` is cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r); a longer one is cut to `MAX_LINE` + 1 bytes."""
     offset = 0
-    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # A character is a byte.
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # One character a byte.
         while line := text.readline(MAX_LINE + 1):
             start, offset, rest = offset, offset + len(line), line
             while rest and rest[-1] not in "\r\n":
@@ -120,45 +113,41 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of the compressed bytes, or of what names a remote file's version; the path of an archive's member is hashed in.
-
-    Raises SourceError if the file cannot be read.
-    """
-    with _in_words(file.uri):
-        whole = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
-    return sha256_text(f"{whole}/{file.member}") if file.member else whole
+    """Return a hex hash of a local file's compressed bytes or a remote file's version, and of `member`. Raises SourceError."""
+    with _plain_errors(file.uri):
+        digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
+    return sha256_text(f"{digest}/{file.member}") if file.member else digest
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hex hash of the contents of several files, independent of their order and names."""
+    """Return a hex hash of the files' contents, independent of order and names."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
 def _addresses(pattern: str) -> list[str]:
-    """Return the addresses of the files that one pattern matches."""
     try:
         refuse_secret(pattern)
-        with _in_words(pattern):
-            is_named, found = _matches(pattern)
-    except ValueError as error:  # Also fsspec's, of a kind of address that it does not know.
+        with _plain_errors(pattern):
+            is_named, matches = _matches(pattern)
+    except ValueError as error:  # fsspec does not know this kind of address.
         raise SourceError(str(error)) from None
-    if is_named and _kind(found[0]) is None:
-        raise SourceError(f"{pattern}: cannot tell by its suffix what it is; known are {_SUFFIXES}: rename or convert it")
-    found = [uri for uri in found if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
-    if not found:
-        places = "a file, a folder, a glob, an s3://, hf:// or https:// address"
-        raise SourceError(f"{pattern}: no file found; give {places}, of files in {_SUFFIXES}")
-    return found
+    if is_named and _kind(matches[0]) is None:
+        raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
+    usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
+    if not usable:
+        kinds = "a file, a folder, a glob, an s3://, hf:// or https:// address"
+        raise SourceError(f"{pattern}: no file found; give {kinds}, of files in {_SUFFIXES}")
+    return usable
 
 
 def _matches(pattern: str) -> tuple[bool, list[str]]:
-    """Return whether a pattern names one file, and all files that it matches."""
+    """Return whether a pattern names one file, and the files that it matches."""
     if pattern.startswith(("http://", "https://")):
         return True, [pattern]
     filesystem, path = _filesystem(pattern)
     try:
-        # Asked first: the searches below pass over what they may not read.
-        is_named = filesystem.info(path)["type"] != "directory"  # A pipe too.
+        # `info` raises for unreadable files; `find` and `glob` skip them.
+        is_named = filesystem.info(path)["type"] != "directory"  # A pipe, too.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
@@ -168,7 +157,7 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """Return what reads an address, as fsspec does, and the path in it."""
+    """Return the fsspec file system of an address and the path in it."""
     import fsspec.core
 
     if not uri.startswith(S3_SCHEME):
@@ -182,7 +171,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return what a file has by its name, `.zip` for an archive; None if the suffix is not known."""
+    """Return the kind by suffix, `.zip` for an archive; None if unknown."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP
@@ -192,33 +181,33 @@ def _kind(uri: str) -> FileKind | str | None:
 
 
 def _files_of(uri: str) -> Iterator[SourceFile]:
-    """Yield the file itself, or the members of an archive that have a known suffix."""
+    """Yield the file, or an archive's members with a known suffix."""
     kind, name = _kind(uri), PurePosixPath(uri).name
     if "://" not in uri and not Path(uri).is_file():
-        raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write what it gives to a file, and give that")
+        raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write its output to a file, and give the file")
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
-    with _in_words(uri), _opened_packed(uri) as stream, _zip_in_words(uri), zipfile.ZipFile(stream) as archive:
+    with _plain_errors(uri), _open_raw(uri) as stream, _plain_zip_errors(uri), zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
     members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in names}
-    # Hidden files are left out, and macOS metadata (`__MACOSX/._games.pgn`).
+    # Hidden members and macOS metadata (`__MACOSX/._games.pgn`) are left out.
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
     if not usable:
-        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (but {len(members)} others); give another file")
+        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (and {len(members)} others); give another file")
     for member, kind in usable.items():
         if names.count(member) > 1:
             raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the right files")
         yield SourceFile(name=f"{name}/{member}", uri=uri, kind=kind, member=member)
 
 
-def _opened_packed(uri: str) -> Any:
+def _open_raw(uri: str) -> Any:
     filesystem, path = _filesystem(uri)
     return filesystem.open(path, "rb")
 
 
 def _version(uri: str) -> str:
-    """Return a hash of what names a remote file's version; of its content where the server names none."""
+    """Return a hash of a remote file's version tag, or of its content without a tag."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -227,24 +216,23 @@ def _version(uri: str) -> str:
             tag = stream.metadata()["ETag"].decode()
     if tag:
         return sha256_text(f"{tag}:{facts['size']}")
-    with _opened_packed(uri) as stream:
+    with _open_raw(uri) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
-def _zip_in_words(where: str) -> Iterator[None]:
-    """Turn what `zipfile` raises about an archive or a member that it cannot unpack into a SourceError."""
+def _plain_zip_errors(where: str) -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # Encrypted, or packed by another method.
+    except RuntimeError as error:  # Encrypted, or compressed by an unknown method.
         raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it, and give the files in it") from error
     except (ValueError, struct.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
 
 
 @contextmanager
-def _in_words(where: str) -> Iterator[None]:
-    """Turn what the libraries raise into a SourceError that says where and what to do."""
+def _plain_errors(where: str) -> Iterator[None]:
+    """Turn errors of the reading libraries into SourceError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -252,7 +240,8 @@ def _in_words(where: str) -> Iterator[None]:
     except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
     except _reading_errors() as error:
-        if isinstance(error, OSError) and error.errno is None and "://" not in where:  # pyarrow's, of what it unpacks.
+        # pyarrow raises OSError without errno for damaged data.
+        if isinstance(error, OSError) and error.errno is None and "://" not in where:
             raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
         raise SourceError(
             f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
@@ -261,7 +250,7 @@ def _in_words(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of reading, with those that fsspec lets through of the libraries that it reads the web and the hub with."""
+    """Return the errors of reading, including those of the loaded web and hub libraries that fsspec lets through."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

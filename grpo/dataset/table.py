@@ -1,7 +1,6 @@
-"""Schema of the dataset of positions: record type, Parquet table schema, and the arrays that training reads.
+"""Tables of boards and games, and the arrays that training reads.
 
-A table row is one board with the value of every legal move. The list columns `moves`, `values`, `centipawns`, `mate_in` and
-`strong_values` are parallel, in ascending order of action id.
+A board row has the value of every legal move. Its list columns are parallel, in ascending order of action id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """Splits of the dataset; all boards of one game are in one split."""
+    """All boards of a game are in one split."""
 
     TRAIN = "train"
     VALIDATION = "validation"
@@ -33,87 +32,71 @@ class Position:
     """A board of the dataset before its moves have values."""
 
     fen: str
-    """Full FEN with both clocks."""
-    key: str
-    """Equal for the position, its color mirror and other clocks (`encoding.position_key`)."""
+    key: str  # `encoding.position_key`: equal for color mirror and other clocks.
     phase: Phase
     split: Split
-    label: str
-    """The move to imitate, in UCI: the move played, or "" if none was played, for the best move of the value table."""
+    label: str  # UCI move to imitate: the move played, or "" for the value table's best move.
     game_id: str
-    ply: int
-    """Half-moves since the game's first position."""
+    ply: int  # Half-moves since the game's first position.
     source: str
-    """`engine`, or the file's name."""
-    offset: int
-    """Number of the game in the file or among engine games, the first being 0; for a list, byte offset of the line."""
+    offset: int  # See `games.Game.offset`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None
-    """`YYYY.MM.DD`, with `??` for an unknown month or day."""
+    date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
 
 
+def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:
+    return [pa.field(name, kind, nullable=False) for name in names]
+
+
+_IF_KNOWN: Final = [pa.field("white_rating", pa.int32()), pa.field("black_rating", pa.int32()), pa.field("date", pa.string())]
 BOARD_SCHEMA: Final = pa.schema(
     [
-        pa.field("fen", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("phase", pa.string(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("label", pa.string(), nullable=False),
-        pa.field("label_from", pa.string(), nullable=False),
-        pa.field("game_id", pa.string(), nullable=False),
-        pa.field("ply", pa.int32(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("white_rating", pa.int32()),
-        pa.field("black_rating", pa.int32()),
-        pa.field("date", pa.string()),
-        pa.field("moves", pa.list_(pa.string()), nullable=False),
-        pa.field("values", pa.list_(pa.float32()), nullable=False),
-        pa.field("centipawns", pa.list_(pa.int32()), nullable=False),
-        pa.field("mate_in", pa.list_(pa.int32()), nullable=False),
+        *_required(pa.string(), "fen", "key", "phase", "split", "label", "label_from", "game_id"),
+        *_required(pa.int32(), "ply"),
+        *_required(pa.string(), "source"),
+        *_required(pa.int64(), "offset"),
+        *_IF_KNOWN,
+        *_required(pa.list_(pa.string()), "moves"),
+        *_required(pa.list_(pa.float32()), "values"),
+        *_required(pa.list_(pa.int32()), "centipawns", "mate_in"),
         pa.field("strong_values", pa.list_(pa.float32())),
-        pa.field("engine", pa.string(), nullable=False),
-        pa.field("limit", pa.string(), nullable=False),
+        *_required(pa.string(), "engine", "limit"),
     ]
 )
 """Columns of the boards.
 
-`label_from`: `game` (the move played) or `engine` (the best move of the value table). `centipawns`, `mate_in`: the scores from which
-`values` were computed, null where a move has no score of that kind. `strong_values`: values by the evaluation's stronger search, on
-held-out boards only. `engine`, `limit`: how `values` were computed.
+- `label_from`: `game` (the move played) or `engine` (the value table's best move)
+- `centipawns`, `mate_in`: scores behind `values`; null for a score of the other kind
+- `strong_values`: values by the evaluation's stronger search, on held-out boards only
+- `engine`, `limit`: engine and search limit behind `values`
 """
 
 
 GAME_SCHEMA: Final = pa.schema(
     [
-        pa.field("game_id", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("split", pa.string(), nullable=False),
-        pa.field("start_fen", pa.string(), nullable=False),
-        pa.field("num_plies", pa.int32(), nullable=False),
-        pa.field("result", pa.string(), nullable=False),
-        pa.field("white_rating", pa.int32()),
-        pa.field("black_rating", pa.int32()),
-        pa.field("date", pa.string()),
-        pa.field("moves", pa.list_(pa.string()), nullable=False),
-        pa.field("keys", pa.list_(pa.string()), nullable=False),
-        pa.field("label_plies", pa.list_(pa.int32()), nullable=False),
+        *_required(pa.string(), "game_id", "source"),
+        *_required(pa.int64(), "offset"),
+        *_required(pa.string(), "split", "start_fen"),
+        *_required(pa.int32(), "num_plies"),
+        *_required(pa.string(), "result"),
+        *_IF_KNOWN,
+        *_required(pa.list_(pa.string()), "moves", "keys"),
+        *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
-"""Columns of the games that boards come from; a listed position is a game of 0 plies.
+"""Columns of the boards' games; a listed position is a game of 0 plies.
 
-`moves`: in UCI, all of them. `keys`: `encoding.position_key` before each move. `label_plies`: plies, rising, whose move may be imitated: it
-is not random, and its position is not excluded.
+- `moves`: all moves in UCI
+- `keys`: `encoding.position_key` before each move
+- `label_plies`: ascending plies whose move may be imitated: not random, position not excluded
 """
 
 
 def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
-    """Return one row of `BOARD_SCHEMA`."""
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
-        # Without a move played, the label is the best move; ties go to the lowest action id.
+        # The best move is the label; ties go to the lowest action id.
         facts["label"] = table.moves[int(table.values.argmax())]
     return facts | {
         "label_from": "game" if position.label else "engine",
@@ -128,27 +111,22 @@ def board_row(position: Position, table: ValueTable, strong: ValueTable | None, 
 
 
 def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the rows as a table of `BOARD_SCHEMA`."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=BOARD_SCHEMA)
 
 
 def phase_counts(phases: Sequence[str]) -> dict[str, int]:
-    """Return the number of boards of every phase, in the order of a game."""
+    """Return the number of boards of each phase."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """Positions with the move to imitate, as arrays: N positions, A most legal moves of one; padding is masked."""
+    """Positions with the move to imitate: N positions, A legal moves of a position, padded."""
 
-    encodings: NDArray[np.uint8]
-    """[N, 71], see `encoding`."""
-    action_ids: NDArray[np.int64]
-    """[N, A], legal moves in ascending order, then 0 as padding."""
-    is_legal: NDArray[np.bool_]
-    """[N, A], False on padding."""
-    played: NDArray[np.int64]
-    """[N], the column of the move that was played."""
+    encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
+    action_ids: NDArray[np.int64]  # [N, A], legal moves, ascending; 0 on padding.
+    is_legal: NDArray[np.bool_]  # [N, A], False on padding.
+    played: NDArray[np.int64]  # [N], column of the move to imitate.
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -156,23 +134,19 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    """Boards as arrays, with the values of their moves."""
-
-    values: NDArray[np.float32]
-    """[N, A], value of each legal move for the mover (the reward), or `strong_values`."""
-    phases: NDArray[np.int64]
-    """[N], index into `PHASES`."""
+    values: NDArray[np.float32]  # [N, A] in [0, 1], value of each move for the mover (the reward or `strong_values`); 0 on padding.
+    phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return the boards of one split, with the values of the reward's search or, if `strong`, of the evaluation's search."""
+    """Return the boards of a split, with the reward's values or, if `strong`, `strong_values` (held-out boards only)."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
     assert not column.null_count, "only held-out boards have values of the stronger search"
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
     moves = zip(turns, rows["moves"].to_pylist(), strict=True)
-    action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in each] for turn, each in moves])
+    action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in ucis] for turn, ucis in moves])
     values = np.zeros(is_legal.shape, dtype=np.float32)
     values[is_legal] = column.flatten().to_numpy()
     played = np.array([ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
@@ -189,8 +163,8 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the action ids of each position's legal moves as [N, A], padded with 0, and which of them are no padding."""
-    lengths = np.array([len(each) for each in ids])
+    """Return action ids, padded with 0, and False on padding, [N, A] each."""
+    lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)
     action_ids[is_legal] = np.concatenate(ids)

@@ -1,8 +1,7 @@
-"""Units: the parallel parts of a dataset build, each of which fills its own quota from engine games or from files.
+"""Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
 
-Engine games are assigned to units by number, and games of files by their number and their file's place in the order of names. Units can
-therefore be built anywhere and in any order with the same result. A game that two files hold can reach two units: each takes its boards,
-and `cut_to_quota` removes the equal ones.
+Units play different engine games, and share each file's games by number, so they can run anywhere in any order with the same result. A game
+of two files can reach two units; `cut_to_quota` then removes the equal boards.
 """
 
 import math
@@ -21,15 +20,15 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-_SURPLUS: Final = 1.06  # A unit collects more than its part, because two units may find the same opening positions ...
-_SURPLUS_SPREAD: Final = 2.0  # ... plus this many times the square root of its part, for the random variation of small parts.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards: units collect equal opening positions, and small parts vary at random.
+_SURPLUS: Final = 1.06
+_SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
-_MAX_OPEN: Final = 24
-"""Files that are open at once: each needs some MiB, and a connection if it is remote."""
+_MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connection if remote.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the number of boards per cell that each of the `config.num_units` units collects: its part and a surplus."""
+    """Return the boards per cell that each of `config.num_units` units collects: its part and a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -38,9 +37,9 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
-    """Yield positions that fill a unit's quota, those of many games at a time, as far as its games go.
+    """Yield lists of positions, each from many games, until the quota is full or the games end.
 
-    The caller discards unusable ones from the quota before it asks for more. `players` are engines for engine games, without MultiPV.
+    Before it asks for the next list, the caller gives unusable positions to `quota.discard`. `players` play engine games, without MultiPV.
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
@@ -52,7 +51,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
             continue
         selected = quota.offer(game)
         pending += selected
-        # Files end by themselves, so only engine games count as idle.
+        # Files end by themselves; engine games end after `MAX_IDLE_GAMES` without a new board.
         num_idle = 0 if selected or config.files else num_idle + 1
         if pending and (len(pending) >= _POSITIONS_AT_ONCE or quota.is_full):
             yield pending
@@ -64,19 +63,19 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the usable games and listed positions of the unit's part of all files, and a Rejection for each unusable one.
+    """Yield the unit's games and listed positions of all files, and Rejections.
 
-    Raises SourceError if a file cannot be read, is damaged, or has another content than its name says.
+    Raises SourceError if a file is unreadable, damaged, or not what its suffix says.
     """
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:
             raise SourceError(
-                f"{file.uri}: a .csv is read as a table of puzzles, which measure a policy: give it to boards.exclude, or to `chess-grpo"
-                " solve`; boards.files takes games (.pgn) and lists of positions, one FEN a line and nothing before it (.epd, .fen)"
+                f"{file.uri}: boards.files takes games (.pgn) and lists of positions (.epd, .fen: each line begins with a FEN), no puzzles"
+                " (.csv); give puzzles to boards.exclude or to `chess-grpo solve`"
             )
     seen: set[str] = set()
-    for entry in _in_turns(_entries(file, place, unit, config) for place, file in enumerate(files)):
+    for entry in _in_turns(_entries(file, index, unit, config) for index, file in enumerate(files)):
         if isinstance(entry, Game) and entry.game_id in seen:
             yield Rejection(source=entry.source, offset=entry.offset, reason=Reason.DUPLICATE)
             continue
@@ -85,11 +84,11 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
         yield entry
 
 
-def _entries(file: SourceFile, place: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file; units begin with different games of different files, since a file may have a single one."""
+def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
+    """Yield the unit's part of a file. Without `index`, all files of one game would go to the same unit."""
 
     def is_mine(number: int) -> bool:
-        return (number + place) % config.num_units == unit
+        return (number + index) % config.num_units == unit
 
     with opened(file) as stream:
         if file.kind == FileKind.POSITIONS:

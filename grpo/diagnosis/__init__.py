@@ -1,1 +1,1 @@
-"""Diagnosis of a training run: from its metric history to named findings, each with evidence, cause and remedy."""
+"""Diagnosis of a training run: named findings from its metric history, each with evidence, cause and advice."""

@@ -1,4 +1,4 @@
-"""The table of checks, `checks.toml`: when each is asked, what it needs, what a reader is told; printed in `docs/troubleshooting.md`."""
+"""The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`."""
 
 import tomllib
 from collections.abc import Callable
@@ -7,37 +7,35 @@ from importlib.resources import files
 from typing import Any, Final
 
 from grpo.diagnosis import finds
+from grpo.diagnosis.assessment import Answer, Assessment
 from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import History, When
-from grpo.diagnosis.look import Answer, Look
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row of the table."""
-
     name: str
     when: When
-    needs: tuple[tuple[str, ...], ...]  # Quantities: of each group one must have been recorded.
-    finds: Callable[[Look], Answer]
+    needs: tuple[tuple[str, ...], ...]  # Groups of quantities: the history must have one of each group.
+    finds: Callable[[Assessment], Answer]
     severity: Severity
-    means: str  # What is wrong, and why.
+    means: str
     advice: str
-    leads_to: frozenset[str]  # Names of findings that may be its consequences.
+    leads_to: frozenset[str]
 
     def missing(self, history: History) -> str:
-        """Return the quantities that the check lacks, or ""."""
+        """Return the names of the quantities that the history lacks, or ""."""
         known = history.series.keys() | ({"games"} if history.evaluations else set())
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 
 
 def _check(name: str, row: dict[str, Any]) -> Check:
     when = When(0)
-    for each in row["when"].split():
-        when |= When[each]
-    found: Callable[[Look], Answer] = getattr(finds, name)
+    for name_of_time in row["when"].split():
+        when |= When[name_of_time]
+    function: Callable[[Assessment], Answer] = getattr(finds, name)
     needs = tuple(tuple(group.split("|")) for group in row["needs"])
-    return Check(name, when, needs, found, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
+    return Check(name, when, needs, function, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
 
 
 CHECKS: Final = tuple(

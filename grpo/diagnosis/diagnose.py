@@ -1,14 +1,14 @@
-"""Asks the checks of a history: before the first update, while a run trains, and of the whole."""
+"""Applies the checks to a history: before the first update, during training, and at the end."""
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from grpo.base.errors import PlainError
+from grpo.diagnosis.assessment import Assessment, Evidence, Unclear
 from grpo.diagnosis.checks import CHECKS, Check
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.diagnosis.history import History, When
-from grpo.diagnosis.look import Evidence, Look, Unclear
 from grpo.metrics.records import Record
 from grpo.settings.names import flattened
 from grpo.settings.tree import Settings
@@ -21,83 +21,80 @@ _LEAST: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""Quantities that a run must have to be judged."""
+"""A run is judged only if its history has one quantity of each group."""
 _LEAST_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
 
 class NotLearnableError(PlainError, RuntimeError):
-    """GRPO would learn nothing here, or something else than it says; the message names each reason."""
+    """GRPO would learn nothing, or something else than the settings say; the message has each reason."""
 
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
-    """Return what the checks find in a run's history; with the run's settings the advice names their values and the defaults."""
-    look, found, unclear = Look(history), list[tuple[Check, Evidence]](), list[str]()
+    """Return the diagnosis of a run's history. With `settings` the advice shows the run's values beside the defaults."""
+    run, faults, unclear = Assessment(history), list[tuple[Check, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue
         if missing := check.missing(history):
             unclear.append(f"{check.name} (no {missing})")
-        elif isinstance(answer := check.finds(look), Evidence):
-            found.append((check, answer))
+        elif isinstance(answer := check.finds(run), Evidence):
+            faults.append((check, answer))
         elif isinstance(answer, Unclear):
-            unclear.append(f"{check.name} ({answer.why})")
+            unclear.append(f"{check.name} ({answer.reason})")
     unknown = _unknown(history)
-    verdict = NOT_JUDGED if unknown else HEALTHY if look.rises or look.is_high else NOT_SHOWN
-    reason = (
-        f"; the reward is not shown to rise in {history.num_rows:,} rows" if verdict == NOT_SHOWN else f": {unknown}" if unknown else ""
-    )
-    findings = [_finding(check, evidence, settings) for check, evidence in sorted(found, key=lambda each: each[1].begin)]
-    return Diagnosis(
-        findings=_in_order(findings),
-        verdict=FINDINGS if found else verdict,
-        words=f"{verdict}{reason}",
-        not_judged=tuple(unclear),
-    )
-
-
-def _finding(check: Check, evidence: Evidence, settings: Settings | None) -> Finding:
-    return Finding(
-        name=check.name,
-        severity=evidence.severity or check.severity,
-        evidence=evidence.words,
-        first_step=round(evidence.begin),
-        last_step=round(evidence.end),
-        means=check.means,
-        advice=_with_values(check.advice, settings),
-    )
+    verdict = NOT_JUDGED if unknown else HEALTHY if run.rises or run.is_high else NOT_SHOWN
+    words = f"{verdict}: {unknown}" if unknown else verdict
+    if verdict == NOT_SHOWN:
+        words = f"{verdict}; the reward is not shown to rise in {history.num_rows:,} rows"
+    findings = [
+        Finding(
+            name=check.name,
+            severity=evidence.severity or check.severity,
+            evidence=evidence.facts,
+            first_step=round(evidence.begin),
+            last_step=round(evidence.end),
+            means=check.means,
+            advice=_with_values(check.advice, settings),
+        )
+        for check, evidence in sorted(faults, key=lambda fault: fault[1].begin)
+    ]
+    return Diagnosis(findings=_in_order(findings), verdict=FINDINGS if faults else verdict, words=words, not_judged=tuple(unclear))
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
-    """Return an advice in which each setting has the run's value and the default."""
+    """Return the advice with the run's value and the default behind each setting's name."""
     if settings is None:
         return advice
-    kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
-    here, defaults = (flattened(each.model_dump(mode="json")) for each in (settings, kind))
+    defaults_of_kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
+    values, defaults = (flattened(tree.model_dump(mode="json")) for tree in (settings, defaults_of_kind))
 
-    def named(match: re.Match[str]) -> str:
-        value, default = (each.get(match[1]) for each in (here, defaults))
-        words = f"here {value}, the default{'' if value == default else f' is {default}'}"
-        return f"{match[0]} ({words})" if match[1] in here else match[0]
+    def with_value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            return match[0]
+        value, default = values[match[1]], defaults.get(match[1])
+        return f"{match[0]} (here {value}, the default{'' if value == default else f' is {default}'})"
 
-    return re.sub(r"`([a-z_.]+)`", named, advice)
+    return re.sub(r"`([a-z_.]+)`", with_value, advice)
 
 
-def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    rest = sorted(found, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings in the order of `Diagnosis`, each consequence with its cause."""
+    waiting = sorted(findings, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
-    while rest:
-        # A finding that may follow from another one waits for that.
-        first = next((each for each in rest if not any(each.name in _LEADS_TO[other.name] for other in rest if other is not each)), rest[0])
-        following = [each for each in rest if each is not first and each.name in _LEADS_TO[first.name]]
-        ordered += [first.model_copy(update={"cause": ""}), *(each.model_copy(update={"cause": first.name}) for each in following)]
-        rest = [each for each in rest if each is not first and each not in following]
+    while waiting:
+        consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
+        # A finding waits for its possible causes. In a circle of causes the first finding is next.
+        cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
+        following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
+        ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]
+        waiting = [finding for finding in waiting if finding is not cause and finding not in following]
     return tuple(ordered)
 
 
 def _unknown(history: History) -> str:
-    """Return which quantities and rows a judgement lacks."""
-    missing = [words for words, names in _LEAST.items() if not any(name in history.series for name in names)]
+    """Return the reason why the history cannot be judged, or ""."""
+    missing = [group for group, names in _LEAST.items() if not any(name in history.series for name in names)]
     if missing:
         return f"no column is known for {' and for '.join(missing)}"
     rows = min(max(len(history.series[name]) for name in names if name in history.series) for names in _LEAST.values())
@@ -105,55 +102,54 @@ def _unknown(history: History) -> str:
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return what speaks against learning, from the metrics of the first rollout; a critical finding refuses.
+    """Return the diagnosis of the first rollout, before its update.
 
     Args:
-        metrics: of the rollout that the next step will make, without its update.
-        step: the number of that step; in the first of a run, policy and reference must be equal.
-        limits: `critical_entropy`.
+        metrics: Metrics of the rollout that the next step will make.
+        step: Number of that step. At step 1 the KL to the reference must be 0.
+        limits: `critical_entropy`, in nats.
     """
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)
 
 
-def refuse(found: Diagnosis) -> None:
-    """Raise NotLearnableError with all critical findings when there is one."""
-    reasons = [f"  {finding.line}" for finding in found.findings if finding.severity == Severity.CRITICAL]
+def refuse(diagnosis: Diagnosis) -> None:
+    """Raise NotLearnableError with all critical findings, if there are any."""
+    reasons = [f"  {finding.line}" for finding in diagnosis.findings if finding.severity == Severity.CRITICAL]
     if reasons:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
 
 class Watch:
-    """Asks the checks while a run trains, and tells each finding once."""
+    """Applies the checks while a run trains, and reports each finding once."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        """Begin an empty history of a run with these settings."""
         self._history = History(when=When.DURING)
         self._settings = settings
-        self._told: dict[str, Finding] = {}
+        self._reported: dict[str, Finding] = {}
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record, and return the new findings; equal records give equal findings.
+        """Add the next record and return the new findings; equal records give equal findings.
 
-        The checks are asked after the first step and every tenth one (of a long run every hundredth of it), and at NaN or infinity.
+        The checks run after step 1, then every 10 steps (in a long run every 1 % of the steps so far), and at a new NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
         is_due = self._num_steps == 1 or self._num_steps % max(10, self._num_steps // 1_000 * 10) == 0
-        self._num_steps += 1  # The first record is of what there was before the first step.
+        self._num_steps += 1  # Counts records: the first one has the measurements before step 1.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
-        new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._told)
-        self._told |= {finding.name: finding for finding in new}
+        new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._reported)
+        self._reported |= {finding.name: finding for finding in new}
         return new
 
     def diagnosis(self) -> Diagnosis:
-        """Return the diagnosis of all records so far; what was told stays in it, with its steps."""
+        """Return the diagnosis of all records so far, with all findings that `observe` returned."""
         self._history.when = When.END
-        found = diagnose(self._history, self._settings)
+        diagnosis = diagnose(self._history, self._settings)
         self._history.when = When.DURING
-        told = [finding for name, finding in self._told.items() if name not in found.names]
-        findings = _in_order((*found.findings, *told))
-        return found.model_copy(update={"findings": findings, "verdict": FINDINGS if told else found.verdict})
+        earlier = [finding for name, finding in self._reported.items() if name not in diagnosis.names]
+        findings = _in_order((*diagnosis.findings, *earlier))
+        return diagnosis.model_copy(update={"findings": findings, "verdict": FINDINGS if earlier else diagnosis.verdict})

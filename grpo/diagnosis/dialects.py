@@ -1,4 +1,4 @@
-"""Trainers' names of what they log: `dialects.toml` says which column is the step and which is which quantity, its sign and its unit."""
+"""Trainers' column names, read from `dialects.toml`, which explains all fields."""
 
 import difflib
 import re
@@ -16,23 +16,19 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Names of columns of any table: `runs`, `splits`, `keys`, `times`, `no_quantity`, `of_language_models`."""
+"""Role, such as `runs` -> columns of any trainer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Quantity, sign and unit of a column."""
-
     quantity: str
-    sign: int
+    sign: int  # -1 if the column is minus the quantity, else 1.
     unit: str
-    rank: int  # Place among the quantity's columns; 0 is preferred.
+    rank: int  # Position among the quantity's columns; the lowest is preferred.
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A trainer's names; `dialects.toml` explains the fields."""
-
     name: str
     first_row: str
     entropy_of: str
@@ -41,13 +37,13 @@ class Dialect:
     patterns: dict[str, Meaning]
 
     def meaning(self, column: str) -> Meaning | None:
-        """Return what a column of this trainer is; None if it is not known. Names are compared whole."""
+        """Return the meaning of this trainer's column, if known. Exact names precede patterns."""
         name = plain(column)
-        return self.names.get(name) or next((found for pattern, found in self.patterns.items() if fnmatchcase(name, pattern)), None)
+        return self.names.get(name) or next((meaning for pattern, meaning in self.patterns.items() if fnmatchcase(name, pattern)), None)
 
 
 def plain(column: str) -> str:
-    """Return a column's name as it is compared.
+    """Return a name as names are compared.
 
     >>> plain("completions / Mean_Length ")
     'completions/mean_length'
@@ -68,41 +64,40 @@ def _dialect(row: dict[str, Any]) -> Dialect:
 
 
 DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
-"""All dialects in the order of the file; the first is ours."""
+"""Dialects in the file's order: this trainer's first."""
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the trainer that knows most of these columns; of several the first."""
+    """Return the dialect that knows most of these columns; the first of equals."""
     known = [plain(column) for column in columns]
-    return max(DIALECTS, key=lambda each: sum(each.meaning(name) is not None or name in each.steps for name in known))
+    return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return what a column is: to this trainer, else to the first that knows the name; None if none does."""
+    """Return a column's meaning in its own dialect, else, for other trainers, in the first dialect that knows the name."""
     if dialect.name == OURS or (own := dialect.meaning(column)) is not None:
         return dialect.meaning(column) if dialect.name == OURS else own
-    return next((found for each in DIALECTS if (found := each.meaning(column)) is not None), None)
+    return next((meaning for other in DIALECTS if (meaning := other.meaning(column)) is not None), None)
 
 
 def is_ambiguous(column: str) -> bool:
-    """Return whether trainers log a column of this name with different signs."""
-    return len({found.sign for each in DIALECTS if (found := each.meaning(column)) is not None}) > 1
+    return len({meaning.sign for dialect in DIALECTS if (meaning := dialect.meaning(column)) is not None}) > 1
 
 
 def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
-    """Return which columns may be the step, the trainer's own first."""
+    """Return the columns that may be the step, the dialect's own first."""
     by_name = {plain(column): column for column in columns}
-    order = dict.fromkeys((*dialect.steps, *(name for each in DIALECTS[1:] for name in each.steps)))
+    order = dict.fromkeys((*dialect.steps, *(name for other in DIALECTS[1:] for name in other.steps)))
     return [by_name[name] for name in order if name in by_name]
 
 
 @cache
 def nearest(column: str) -> str:
-    """Return the known name that is most like a column's, or "".
+    """Return the known name that is most similar to a column's; "" without a similar one.
 
     >>> nearest("grad_nrom")
     'grad_norm'
     """
-    names = list(dict.fromkeys(name for each in DIALECTS[1:] for name in each.names))
-    words = (plain(column), plain(column).rpartition("/")[2])
-    return next((found[0] for word in words if (found := difflib.get_close_matches(word, names, 1))), "")
+    names = list(dict.fromkeys(name for dialect in DIALECTS[1:] for name in dialect.names))
+    names_of_column = (plain(column), plain(column).rpartition("/")[2])
+    return next((similar[0] for word in names_of_column if (similar := difflib.get_close_matches(word, names, 1))), "")

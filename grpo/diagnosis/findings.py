@@ -1,4 +1,4 @@
-"""The findings of a diagnosis: the document `findings.json`, which pages read without the checks."""
+"""The document `findings.json`: a diagnosis and its findings. Pages read it without importing the checks."""
 
 from enum import StrEnum
 
@@ -6,42 +6,34 @@ from grpo.base.documents import Document
 
 
 class Severity(StrEnum):
-    """Weight of a finding."""
-
     WARNING = "warning"
-    """Something does not serve its purpose."""
+    """A part of the training does not serve its purpose."""
     CRITICAL = "critical"
-    """The run's measurements or its policy are not reliable; before the first update: it is refused."""
+    """Measurements or policy are not reliable; before the first update: GRPO is refused."""
 
 
 class Finding(Document):
-    """A check that found something."""
-
     name: str
-    """Name of the check."""
     severity: Severity
     evidence: tuple[str, ...]
-    """Facts with numbers and steps."""
+    """Facts, each with numbers and steps."""
     first_step: int
     last_step: int
     means: str
-    """The fault, and its reason."""
     advice: str
     cause: str = ""
-    """Name of the finding that this one may follow from, or ""."""
+    """Name of the finding that may have caused this one, or ""."""
 
     @property
     def page(self) -> str:
-        """The page that explains it."""
         return f"docs/troubleshooting.md#{self.name}"
 
     @property
     def line(self) -> str:
-        """The finding in a line."""
         return f"{self.name}: {'; '.join(self.evidence)}. {self.advice}"
 
     def text(self) -> str:
-        """Return evidence, meaning, advice and page; of what follows from another finding a line."""
+        """Return evidence, meaning, advice and page; for a consequence one line with the evidence."""
         if self.cause:
             return f"\n  then    {self.name}, from step {self.first_step:,}: {'; '.join(self.evidence)}"
         head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {self.first_step:,} to {self.last_step:,}"
@@ -50,26 +42,24 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """All findings: a cause before what may follow from it, then the critical ones first, then by the step at which each begins."""
+    """All findings: each cause before its consequences; otherwise critical findings first, then by first step."""
 
     findings: tuple[Finding, ...]
     verdict: str
-    """HEALTHY, FINDINGS, NOT_SHOWN or NOT_JUDGED of `grpo.diagnosis.diagnose`."""
+    """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """The verdict of a run without findings, with the reason."""
+    """The verdict that the run would have without findings, with its reason."""
     not_judged: tuple[str, ...] = ()
-    """Checks that cannot tell, or whose quantity was not recorded, each with the reason."""
+    """Checks that could not judge the history, each with the reason in parentheses."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the findings."""
         return tuple(finding.name for finding in self.findings)
 
     @property
     def tag(self) -> str:
-        """The value of the run's tag: the names of all findings, else the verdict."""
+        """Names of all findings, or the verdict with its reason."""
         return ", ".join(self.names) or self.words
 
     def text(self) -> str:
-        """Return the findings; beneath a cause, what may follow from it in a line each."""
         return "".join(finding.text() for finding in self.findings).strip()

@@ -1,4 +1,7 @@
-"""Functions of the checks in `checks.toml`. Each function has a check's name and answers: found, cannot tell, or not found."""
+"""One function per check; `checks.toml` says what each fault means, `dialects.toml` what each quantity is.
+
+Limits without a source were chosen on simulated runs (`tests/proofs/made_histories.py`).
+"""
 
 import math
 from collections.abc import Iterator
@@ -7,29 +10,32 @@ from typing import Final
 
 import numpy as np
 
+from grpo.diagnosis.assessment import Answer, Assessment, Evidence, Unclear, evidence_of, fifth, tail
 from grpo.diagnosis.findings import Severity
 from grpo.diagnosis.history import Series, When
-from grpo.diagnosis.look import Answer, Evidence, Look, Unclear, fifth, span, tail
-from grpo.diagnosis.trends import Array, median, rank_correlation, trend
+from grpo.diagnosis.trends import Array, median, rank_correlation, trend_of
 from grpo.metrics.shared import ENTROPY_CRITICAL, TERM_PAIRS
 from grpo.statistics.intervals import wilson_interval
 
 MOST_LEGAL_MOVES: Final = 218
-"""In R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
+"""Most legal moves of a position: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity and what is above rounding: a KL in nats, and one times its coefficient, which is unknown."""
-_KL_OF_UPDATES, _KL_STAYS = 0.05, 0.3
-"""A KL of a first row, whose updates may be in it, counts above this where it is no small fraction of the rows that follow."""
+"""Quantity, and the largest value that is rounding, in nats. `kl_penalty` is a KL times an unknown coefficient."""
+_KL_OF_UPDATES: Final = 0.05
+"""Largest KL of a first row that the updates within the row explain, in nats."""
+_KL_GROWS: Final = 0.3
+"""Updates also explain a KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""In nats: more before any update is another model, not another way of scoring (temperature 1.3 against 1.0 gives 0.05)."""
-_FAR, _FAR_FOR_ANSWERS = 0.8, 50.0  # Nats from the reference, of a move or token and of an answer of many tokens.
-_FAR_PER_UPDATE: Final = 0.15  # Nats from the sampled policy; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps; half as many rows where the deviation of a single reward is known.
-_FLAT, _FLAT_IN_NOISE, _NOTHING = 0.25, 1.5, 0.03
-"""A reward is flat where its rise is surely smaller: in deviations of a single reward, or of the rows where that is unknown. The third: for
-a rise that is certain, in deviations of a single reward."""
+"""Nats that another way of scoring can explain: temperature 1.3 against 1.0 gives 0.05. A larger KL is another model."""
+_FAR: Final = 0.8  # KL to the reference that is far, in nats per move or token.
+_FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
+_FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is far, in nats; usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps from first to last row; half as many rows if the deviation of a single reward is known.
+_FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
+_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if the former are unknown.
+_NOTHING: Final = 0.03  # A certain rise of at most this many standard deviations of a single reward is flat too.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, its value where sampler and trainer agree, and by how much it may differ."""
+"""Quantity, its value if sampler and trainer agree, and the largest difference that is still agreement."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -37,152 +43,145 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, and how many times the rows around it and how large a single row must be."""
+"""Quantity. A row is extreme if it exceeds this many times the rows around it, and this absolute value (100-fold per answer)."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, and how large its end, and how many times its first part it must be."""
-_WORSE, _WORSE_OF_FEW, _FEW_MEASURES = 0.12, 0.3, 6  # Fraction by which a held-out measure must get worse, and of how few measures by more.
+"""Quantity. It runs away if its end exceeds this absolute value, and this many times its first rows."""
+_WORSE: Final = 0.12  # Relative loss of a held-out measure that counts.
+_WORSE_OF_FEW: Final = 0.3  # The same with few values.
+_MANY_MEASURES: Final = 6
 
 
 # --- Values and scoring -------------------------------------------------------------------------------------------------------------------
 
 
-def nan_steps(look: Look) -> Answer:
-    """Find NaN and infinite values, and optimizer steps that were left out because of them."""
-    bad = dict(look.history.not_finite)
-    words = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
-    if (skipped := look.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
-        words.append(f"{skipped.column}: optimizer steps were left out at {len(hit):,} steps, first at step {hit[0]:,.0f}")
+def nan_steps(run: Assessment) -> Answer:
+    bad = dict(run.history.not_finite)
+    facts = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
+    if (skipped := run.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
+        facts.append(f"{skipped.column}: optimizer steps were skipped at {len(hit):,} steps, first at step {hit[0]:,.0f}")
         bad[skipped.column] = hit.tolist()
-    steps = [step for found in bad.values() for step in found]
-    return Evidence(tuple(words[:4]), min(steps), max(steps)) if steps else None
+    steps = [step for column_steps in bad.values() for step in column_steps]
+    return Evidence(tuple(facts[:4]), min(steps), max(steps)) if steps else None
 
 
-def unlearned_language_model(look: Look) -> Answer:
-    """Find a language model of which no answer can be read; whether enough can be, the gate before GRPO has judged."""
-    parsed, random = look.history.series["parsed"], look.history.random_weights
-    is_unread = parsed.found[0] == 0 or (parsed.found[0] < 0.1 and not look.is_live and parsed.values.max() <= 0.2)
-    has_learned = not look.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
+def unlearned_language_model(run: Assessment) -> Answer:
+    parsed, random = run.history.series["parsed"], run.history.random_weights
+    is_unread = parsed.logged[0] == 0 or (parsed.logged[0] < 0.1 and not run.is_live and parsed.values.max() <= 0.2)
+    has_learned = not run.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
     if not random and (not is_unread or has_learned):
         return None
-    series = [each for each in (parsed, look.get("truncated")) if each is not None]
-    words = [f"{each.column} is {each.found[0]:.3g} at step {each.at[0]:,.0f}" for each in series]
-    return Evidence((*([random] if random else []), *words), float(parsed.at[0]), float(parsed.at[0]))
+    logged = filter(None, (parsed, run.get("truncated")))
+    facts = [f"{series.column} is {series.logged[0]:.3g} at step {series.at[0]:,.0f}" for series in logged]
+    return Evidence((*([random] if random else []), *facts), float(parsed.at[0]), float(parsed.at[0]))
 
 
-def _kl_at_start(look: Look) -> Iterator[tuple[float, str]]:
-    """Yield each KL that is not 0 before the first update, with a text."""
-    history = look.history
+def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
+    history = run.history
     is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
     for name, limit in _AT_START:
-        value, series = look.at_start(name), look.get(name)
+        value, series = run.at_start(name), run.get(name)
         if value is None or series is None or abs(value) <= limit or (name == "kl_penalty" and series.at[0] > 0):
             continue
-        rest = series.values[1:11]
-        is_by_updates = not is_exact and len(rest) > 0 and (value <= _KL_OF_UPDATES or value < _KL_STAYS * median(rest))
+        next_values = series.values[1:11]
+        is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # Where rows are counted from 0, a KL that does not grow is none of updates.
-        does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(rest) >= 5 and value > 0.8 * median(rest)
+        # If the log has step 0, a KL that does not grow afterwards does not come from updates.
+        does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
 
 
-def kl_at_step_zero(look: Look) -> Answer:
-    """Find a KL above 0 before the first update."""
-    words = tuple(words for _, words in _kl_at_start(look))
-    step = min(float(series.at[0]) for series in look.history.series.values())
-    return Evidence(words, step, step) if words else None
+def kl_at_step_zero(run: Assessment) -> Answer:
+    facts = tuple(fact for _, fact in _kl_at_start(run))
+    step = min(float(series.at[0]) for series in run.history.series.values())
+    return Evidence(facts, step, step) if facts else None
 
 
-def temperature_mismatch(look: Look) -> Answer:
-    """Find moves that are scored by another distribution than they were sampled from."""
-    if look.history.is_of_language_model or look.history.is_ours:
-        return None  # More than the temperature can differ, see scored_otherwise; ours asserts ratios of 1 in every rollout.
-    words = [words for value, words in _kl_at_start(look) if value < _KL_BY_SCORING]
-    clipped = look.at_start("clip_fraction")
-    # Updates of the first step may clip too; without a KL, only so many moves show that it was not they.
-    if clipped is not None and clipped > (0.2 if words else 0.35):
-        words.append(f"{look.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
-    return Evidence(tuple(words), 0, 0) if words else None
+def temperature_mismatch(run: Assessment) -> Answer:
+    if run.history.is_of_language_model or run.history.is_ours:
+        return None  # `scored_otherwise` judges language models. Our trainer asserts ratios of 1 in every rollout.
+    facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
+    clipped = run.at_start("clip_fraction")
+    # Updates of the first row may clip too, so without a KL only a larger fraction is evidence.
+    if clipped is not None and clipped > (0.2 if facts else 0.35):
+        facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
+    return Evidence(tuple(facts), 0, 0) if facts else None
 
 
-def ratio_not_one(look: Look) -> Answer:
-    """Find a mean probability ratio that is not 1: over what was sampled it is 1 in expectation, whatever the updates."""
-    series, first = look.history.series["ratio_mean"], look.at_start("ratio_mean")
+def ratio_not_one(run: Assessment) -> Answer:
+    series, first = run.history.series["ratio_mean"], run.at_start("ratio_mean")
     values, noise = series.values, 3 * float(np.std(series.values)) / math.sqrt(len(series))
     if first is not None and abs(first - 1) > 0.1:
-        return span(series, f"{series.column} is {first:.3g} in the first row (step {series.at[0]:,.0f}); it must be 1")
+        return evidence_of(series, f"{series.column} is {first:.3g} in the first row (step {series.at[0]:,.0f}); it must be 1")
     if max(abs(tail(values) - 1), abs(median(values) - 1)) <= 0.1 + noise:
         return None
-    return span(
+    return evidence_of(
         series, f"{series.column} ends at {tail(values):.3g}, more than 0.1 from 1", begin=series.first_step(np.abs(values - 1) > 0.1)
     )
 
 
-def scored_otherwise(look: Look) -> Answer:
-    """Find sampler and trainer that give the same tokens other probabilities, or a KL that is negative beyond noise."""
-    found = [look.beyond(name, above=middle + limit, below=middle - limit) for name, middle, limit in _MISMATCHES]
-    kl = look.get("kl")
-    if kl is not None and len(kl) >= 10 and not look.is_live and median(kl.values) < -0.02 and float(np.quantile(kl.values, 0.9)) < 0:
-        found.append(span(kl, f"{kl.column} has a median of {median(kl.values):.3g}; a KL is never negative, beyond an estimate's noise"))
-    return _joined([each for each in found if each is not None])
+def scored_otherwise(run: Assessment) -> Answer:
+    evidence = [run.beyond(name, above=middle + limit, below=middle - limit) for name, middle, limit in _MISMATCHES]
+    kl = run.get("kl")
+    if kl is not None and len(kl) >= 10 and not run.is_live and median(kl.values) < -0.02 and float(np.quantile(kl.values, 0.9)) < 0:
+        evidence.append(evidence_of(kl, f"{kl.column} has the median {median(kl.values):.3g}, but a KL is never negative"))
+    return _joined([part for part in evidence if part is not None])
 
 
-def _joined(found: list[Evidence]) -> Evidence | None:
-    words = tuple(words for each in found for words in each.words)
-    return Evidence(words, min(each.begin for each in found), max(each.end for each in found)) if found else None
+def _joined(evidence: list[Evidence]) -> Evidence | None:
+    facts = tuple(fact for part in evidence for fact in part.facts)
+    return Evidence(facts, min(part.begin for part in evidence), max(part.end for part in evidence)) if evidence else None
 
 
-def impossible_entropy(look: Look) -> Answer:
-    """Find an entropy that no distribution over legal moves has; that of continuous actions may be negative."""
-    series = look.history.series["entropy"]
-    most = 1.1 * math.log(MOST_LEGAL_MOVES) if not look.history.is_of_language_model else math.inf  # A vocabulary is larger.
-    bad = (series.values < -0.1) | (series.values > most)
-    if look.is_of_actions or not bad.any():
+def impossible_entropy(run: Assessment) -> Answer:
+    series = run.history.series["entropy"]
+    most = math.log(MOST_LEGAL_MOVES)
+    is_too_large = (series.values > 1.1 * most) & (not run.history.is_of_language_model)  # Tokens have a larger vocabulary.
+    bad = (series.values < -0.1) | is_too_large
+    if run.is_of_actions or not bad.any():  # Entropy of continuous actions may be negative.
         return None
     steps, values = series.steps[bad], series.values[bad]
-    words = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
-    return Evidence((f"{words}: it is at least 0, over moves at most ln {MOST_LEGAL_MOVES} = {most / 1.1:.2f}",), steps[0], steps[-1])
+    fact = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
+    return Evidence((f"{fact}: over moves it is between 0 and ln {MOST_LEGAL_MOVES} = {most:.2f}",), steps[0], steps[-1])
 
 
-def no_gradient(look: Look) -> Answer:
-    """Find a policy that no update reaches, in all rows or for a long time at the end."""
-    norm, entropy = look.get("gradient_norm"), look.get("entropy")
-    moved = look.get("kl_old") or look.get("kl")
+def no_gradient(run: Assessment) -> Answer:
+    norm, entropy = run.get("gradient_norm"), run.get("entropy")
+    moved = run.get("kl_old") or run.get("kl")
     if norm is not None and len(norm) >= 5:
         still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
         at_end = _run_at_end(still)
-        if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not look.is_solved):
-            words = f"{norm.column} is 0 in {still.sum()} of {len(norm)} rows, in the last {at_end} without a break"
-            return span(norm, words, begin=norm.first_step(still))
-    if entropy is None or len(entropy) < 5 or look.is_live:
+        if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
+            fact = f"{norm.column} is 0 in {still.sum()} of {len(norm)} rows, among them the last {at_end}"
+            return evidence_of(norm, fact, begin=norm.first_step(still))
+    if entropy is None or len(entropy) < 5 or run.is_live:
         return None
-    last, constant = float(entropy.found[-1]), _run_at_end(entropy.values == entropy.found[-1])
+    last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
-        return span(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Equal rows of a number with so many digits are no rounding.
-    if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not look.is_solved:
-        words = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
-        return span(entropy, words, begin=float(entropy.at[-constant]))
+        return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
+    # Rounding cannot explain equal rows if the number has more than three digits.
+    if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not run.is_solved:
+        fact = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
+        return evidence_of(entropy, fact, begin=float(entropy.at[-constant]))
     return None
 
 
 def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
-    """Return in how many rows at the end a condition holds without a break."""
+    """Return the number of rows, counted back from the last, in which a condition holds."""
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
-def learning_rate_schedule(look: Look) -> Answer:
-    """Find a learning rate that is 0 for most of the run though it was not at first, or that grows without end."""
-    rate = look.history.series["learning_rate"]
-    values, middle, end = rate.values, float(rate.found[len(rate) // 2]), tail(rate.values)
+def learning_rate_schedule(run: Assessment) -> Answer:
+    rate = run.history.series["learning_rate"]
+    values, middle, end = rate.values, float(rate.logged[len(rate) // 2]), tail(rate.values)
     if len(rate) < 16 or values.max() <= 0:
         return None
     stopped = values <= 1e-3 * values.max()
     if stopped[len(rate) // 2 :].all() and stopped.mean() > 0.5:
-        words = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows: these train nothing"
-        return span(rate, words, begin=rate.first_step(stopped))
+        fact = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows, which train nothing"
+        return evidence_of(rate, fact, begin=rate.first_step(stopped))
     is_endless = _rises_by_quarters(values) and end > 3 * middle > 0
-    return span(rate, f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g}") if is_endless else None
+    return evidence_of(rate, f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g}") if is_endless else None
 
 
 def _rises_by_quarters(values: Array) -> bool:
@@ -193,150 +192,140 @@ def _rises_by_quarters(values: Array) -> bool:
 # --- Entropy ------------------------------------------------------------------------------------------------------------------------------
 
 
-def entropy_collapse(look: Look) -> Answer:
-    """Find an entropy that is lost, or before the first update too small to begin with."""
-    entropy, history = look.history.series["entropy"], look.history
+def entropy_collapse(run: Assessment) -> Answer:
+    entropy, history = run.history.series["entropy"], run.history
     if (levels := history.levels("entropy")) is None:
         return None
     early, late = levels
     if history.when == When.BEFORE:
         critical = history.limits.get("critical_entropy", 0.0)
-        seen = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
-        return span(entropy, seen) if late < critical else None
-    if history.is_ours:  # Ours acts on a collapse, so that entropy may have come back.
-        late = float(history.blocks(entropy)[:, 2].min())
+        fact = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
+        return evidence_of(entropy, fact) if late < critical else None
+    if history.is_ours:  # Our trainer recovers from a collapse, so the lowest block counts and not the last.
+        late = float(history.blocks(entropy)[:, 2].min())  # Column 2: medians.
     else:
         early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
-    answer = _is_collapsed(look, early, late)
+    answer = _is_collapsed(run, early, late)
     if answer is not True:
         return answer or None
-    words = [f"{entropy.way()}{f', {late:.3g} at its lowest' if late < entropy.values[-10:].min() else ''}"]
-    if look.is_of_moves(early) and impossible_entropy(look) is None:
-        words.append(f"from about {math.exp(entropy.found[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.found[-1]):.1f}")
+    facts = [f"{entropy.from_to()}{f', {late:.3g} at its lowest' if late < entropy.values[-10:].min() else ''}"]
+    if run.is_of_moves(early) and impossible_entropy(run) is None:
+        facts.append(f"from about {math.exp(entropy.logged[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.logged[-1]):.1f}")
     loss, series = history.levels("loss"), history.series.get("loss")
     if loss is not None and series is not None and abs(loss[1]) < abs(loss[0]):
-        words.append(f"{series.way()}: it vanishes with the entropy, because equal moves have no advantage")
-    return span(entropy, *words, begin=entropy.first_step(entropy.values < (early + late) / 2))
+        facts.append(f"{series.from_to()}: it vanishes with the entropy, because equal moves have no advantage")
+    return evidence_of(entropy, *facts, begin=entropy.first_step(entropy.values < (early + late) / 2))
 
 
-def _is_collapsed(look: Look, early: float, late: float) -> bool | Unclear:
-    """Return whether so little entropy is left that it was lost; a policy that gets better may be surer."""
-    events = {name: steps[-1] for name, steps in look.history.events.items()}
-    if not look.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
+def _is_collapsed(run: Assessment, early: float, late: float) -> bool | Unclear:
+    """Return whether too little entropy is left. A policy that improves may have less."""
+    events = {name: steps[-1] for name, steps in run.history.events.items()}
+    if not run.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
         return True
-    if look.is_of_moves(early):
-        normalized = look.history.levels("normalized_entropy")
-        left, nats = (0.25, 0.8) if look.improves else (0.4, 1.2)
-        is_low = normalized is not None and normalized[1] < 0.15 and not look.improves
+    if run.is_of_moves(early):
+        normalized = run.history.levels("normalized_entropy")
+        left, nats = (0.25, 0.8) if run.improves else (0.4, 1.2)
+        is_low = normalized is not None and normalized[1] < 0.15 and not run.improves
         return is_low or late < 0.15 or late < min(nats, left * early)
-    if early <= 0 or (look.is_high and look.improves and not look.is_live):
+    if early <= 0 or (run.is_high and run.improves and not run.is_live):
         return False
-    if late < (0.08 if look.improves else 0.2) * early:
+    if late < (0.08 if run.improves else 0.2) * early:
         return True
-    is_low = late < 0.3 * early and not look.rises and not look.is_live
+    is_low = late < 0.3 * early and not run.rises and not run.is_live
     return Unclear(f"{late / early:.0%} of the entropy is left, and reward is not shown to rise") if is_low else False
 
 
-def entropy_explosion(look: Look) -> Answer:
-    """Find an entropy that grows towards that of a uniform policy without a better reward."""
-    series, spread = look.get("entropy"), look.get("action_std")
-    if spread is not None and len(spread) >= 8 and tail(spread.values) > 3 * median(fifth(spread.values)) and not look.improves:
-        return span(spread, spread.way())
+def entropy_explosion(run: Assessment) -> Answer:
+    series, spread = run.get("entropy"), run.get("action_std")
+    if spread is not None and len(spread) >= 8 and tail(spread.values) > 3 * median(fifth(spread.values)) and not run.improves:
+        return evidence_of(spread, spread.from_to())
     if series is None or len(series) < 8 or (early := median(fifth(series.values))) <= 0:
         return None
     end = tail(series.values)
-    if look.is_of_moves(early):
-        found = end > early + 0.6 and end > min(1.5 * early, 3.15) and not look.improves
-    elif look.is_of_actions:
-        found = end > 2 * early and not look.improves
+    if run.is_of_moves(early):
+        explodes = end > early + 0.6 and end > min(1.5 * early, 3.15) and not run.improves
+    elif run.is_of_actions:
+        explodes = end > 2 * early and not run.improves
     else:
-        factor, least = (5.0, 1.5) if look.improves else (2.5, 0.5)
-        found = end > factor * early and end - early > least
-    return span(series, series.way(), begin=series.first_step(series.values > (early + end) / 2)) if found else None
+        factor, least = (5.0, 1.5) if run.improves else (2.5, 0.5)
+        explodes = end > factor * early and end - early > least
+    return evidence_of(series, series.from_to(), begin=series.first_step(series.values > (early + end) / 2)) if explodes else None
 
 
-def kl_trap(look: Look) -> Answer:
-    """Find a collapse in spite of an entropy coefficient that was raised."""
-    coefficient, entropy, levels = (
-        look.history.series["entropy_coefficient"],
-        look.history.series["entropy"],
-        look.history.levels("entropy"),
-    )
-    collapse = entropy_collapse(look)
+def kl_trap(run: Assessment) -> Answer:
+    coefficient, entropy = (run.history.series[name] for name in ("entropy_coefficient", "entropy"))
+    collapse, levels = entropy_collapse(run), run.history.levels("entropy")
     if levels is None or not isinstance(collapse, Evidence):
         return None
-    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # A rise before that is a warm-up.
+    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # An earlier rise is a warm-up.
     before, after = coefficient.values[~is_after][-1:], coefficient.values[is_after]
     if not len(before) or not len(after) or not 0 < 3 * before[0] <= (most := float(after.max())):
         return None
-    words = f"{coefficient.column} was raised from {before[0]:.3g} to {most:.3g}, {most / before[0]:.0f}-fold, while entropy fell"
+    fact = f"{coefficient.column} was raised from {before[0]:.3g} to {most:.3g}, {most / before[0]:.0f}-fold, while entropy fell"
     begin = coefficient.first_step(is_after & (coefficient.values > before[0]))
-    return span(coefficient, words, *collapse.words[:1], begin=begin)
+    return evidence_of(coefficient, fact, *collapse.facts[:1], begin=begin)
 
 
 # --- Terms and controllers ----------------------------------------------------------------------------------------------------------------
 
 
-def canceling_terms(look: Look) -> Answer:
-    """Find two terms whose gradients cancel; of other trainers by their values."""
+def canceling_terms(run: Assessment) -> Answer:
+    """Compare gradients, or values if a trainer logs no gradients."""
     for one, other in TERM_PAIRS:
-        rows = look.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
-        hit = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
-        if len(hit) >= max(3, len(rows) / 2):
-            words = f"the gradients of {one} and {other} are opposite and alike in size in {len(hit)} of {len(rows)} steps"
-            return Evidence((words,), hit[0], hit[-1])
-    # Exact terms do not cancel, whatever their values: a KL before any update shows that these are sampled estimates.
-    pairs = look.history.together("kl_penalty", "entropy_bonus")
+        rows = run.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
+        steps = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
+        if len(steps) >= max(3, len(rows) / 2):
+            fact = f"the gradients of {one} and {other} are opposite and alike in size in {len(steps)} of {len(rows)} steps"
+            return Evidence((fact,), steps[0], steps[-1])
+    # Exact terms cannot cancel. A KL before any update shows that the terms are sampled estimates.
+    pairs = run.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
-    return _raised_penalty(look) if is_opposite and any(_kl_at_start(look)) else None
+    return _raised_penalty(run) if is_opposite and any(_kl_at_start(run)) else None
 
 
 def _is_still(values: Array) -> bool:
-    """Return whether a series hardly moves."""
     return float(np.ptp(values)) < 0.15 * abs(median(values))
 
 
-def _raised_penalty(look: Look) -> Evidence | None:
-    """Return evidence of an adaptive KL coefficient at its bound, by a penalty that rose and stayed while the bonus stood still."""
-    penalty, bonus = look.get("kl_penalty"), look.get("entropy_bonus")
-    if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or look.improves:
+def _raised_penalty(run: Assessment) -> Evidence | None:
+    """Return evidence of a KL coefficient at its bound: the KL penalty rose and stayed, the entropy bonus did not move."""
+    penalty, bonus = run.get("kl_penalty"), run.get("entropy_bonus")
+    if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or run.improves:
         return None
-    first, rest = float(penalty.found[0]), penalty.values[1:]
-    if not (first > 1e-5 and rest.min() >= 3 * first and rest.max() <= 2 * rest.min()):
+    first, later = float(penalty.logged[0]), penalty.values[1:]
+    if not (first > 1e-5 and later.min() >= 3 * first and later.max() <= 2 * later.min()):
         return None
-    words = f"{penalty.way()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
-    return span(penalty, f"{words}: the policy hardly moved, so that it is the KL coefficient that rose and stands at its bound")
+    fact = f"{penalty.from_to()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
+    return evidence_of(penalty, f"{fact}: the policy hardly moved, so the KL coefficient rose and stands at its bound")
 
 
-def loss_budget(look: Look) -> Answer:
-    """Find a regulariser that is nearly all of the loss."""
-    if found := look.beyond("logit_share/entropy", above=0.9) or look.beyond("logit_share/reference_kl", above=0.9):
-        return found
+def loss_budget(run: Assessment) -> Answer:
+    if evidence := run.beyond("logit_share/entropy", above=0.9) or run.beyond("logit_share/reference_kl", above=0.9):
+        return evidence
     for name in ("entropy_bonus", "kl_penalty"):
-        rows = look.history.together(name, "policy_loss")
+        rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # A surrogate's value is near 0 whatever its gradient, so that it says something only where nothing is learned.
-        if shares and median(shares) > 0.9 and not look.improves:
-            series = look.history.series[name]
-            return span(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
+        # The policy term's value is near 0 whatever its gradient is, so the share is evidence only if nothing is learned.
+        if shares and median(shares) > 0.9 and not run.improves:
+            series = run.history.series[name]
+            return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
     return None
 
 
-def saturated_controller(look: Look) -> Answer:
-    """Find a controller that stands at its bound, or a coefficient that it raised without end."""
+def saturated_controller(run: Assessment) -> Answer:
     for name in ("entropy_saturated", "kl_saturated"):
-        if (share := look.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.found[-1] > 0.9:
-            return span(share, f"{share.column} is {share.found[-1]:.2f} at the end")
-    is_trap = {"entropy", "entropy_coefficient"} <= look.history.series.keys() and kl_trap(look) is not None
-    # Ours moves the entropy coefficient within tenfold bounds.
-    for name in ("kl_coefficient",) if look.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
-        if (series := look.get(name)) is not None and (words := _raised(series.values)):
-            return span(series, f"{series.way()}: {words}")
-    return _raised_penalty(look)
+        if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
+            return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
+    is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
+    # Our controller moves the entropy coefficient within tenfold bounds, so a tenfold rise is no fault.
+    for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
+        if (series := run.get(name)) is not None and (fact := _raised(series.values)):
+            return evidence_of(series, f"{series.from_to()}: {fact}")
+    return _raised_penalty(run)
 
 
 def _raised(values: Array) -> str:
-    """Return how a coefficient was raised tenfold by a controller; "" if it was not, or in a straight line, as in a warm-up."""
+    """Return what became of a coefficient that rose tenfold; "" for a smaller rise, or a straight line, which is a warm-up."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
@@ -347,272 +336,253 @@ def _raised(values: Array) -> str:
     return "it stands at its bound" if _is_still(values[-len(values) // 4 :]) else "it is raised without end"
 
 
-def dead_monitor(look: Look) -> Answer:
-    """Find an entropy bonus that nothing has moved in a long run."""
-    bonus = look.history.series["entropy_bonus"]
-    if bonus.at[-1] - bonus.at[0] < 1_000 or not _is_still(bonus.values) or loss_budget(look) is None:
+def dead_monitor(run: Assessment) -> Answer:
+    bonus = run.history.series["entropy_bonus"]
+    if bonus.at[-1] - bonus.at[0] < 1_000 or not _is_still(bonus.values) or loss_budget(run) is None:
         return None
-    return span(bonus, f"{bonus.way()}, nearly all of the loss: whatever watches entropy has not moved it once")
+    return evidence_of(bonus, f"{bonus.from_to()}, nearly all of the loss: no monitor of entropy ever moved it")
 
 
-def high_clip_fraction(look: Look) -> Answer:
-    """Find clipping of a fifth of the moves or more: of ours in any part, of others in most rows or at the end."""
-    values = look.history.series["clip_fraction"].values
-    is_part_enough = look.history.is_ours or len(values) < 10
+def high_clip_fraction(run: Assessment) -> Answer:
+    """Find frequent clipping: in any block of this trainer's rows, in most or the last rows of another trainer's."""
+    values = run.history.series["clip_fraction"].values
+    is_part_enough = run.history.is_ours or len(values) < 10
     is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
-    return look.beyond("clip_fraction", above=0.2) if is_high else None
+    return run.beyond("clip_fraction", above=0.2) if is_high else None
 
 
-def stale_policy(look: Look) -> Answer:
-    """Find ratios that spread so far that few samples make up the gradient."""
-    is_stale = median(look.history.series["effective_sample_size"].values) < 0.7
-    return look.beyond("effective_sample_size", below=0.7) if is_stale else None
+def stale_policy(run: Assessment) -> Answer:
+    is_stale = median(run.history.series["effective_sample_size"].values) < 0.7
+    return run.beyond("effective_sample_size", below=0.7) if is_stale else None
 
 
-def cut_updates(look: Look) -> Answer:
-    """Find a trust region that ends the updates of most rollouts early."""
-    steps, rows = look.history.events.get("trust_region", []), look.history.num_rows
-    words = f"the trust region ended the updates of {len(steps):,} of {rows:,} rollouts early, first at step {min(steps, default=0):,.0f}"
-    return Evidence((words,), steps[0], steps[-1]) if len(steps) >= max(10, rows / 2) else None
+def cut_updates(run: Assessment) -> Answer:
+    steps, rows = run.history.events.get("trust_region", []), run.history.num_rows
+    fact = f"the trust region ended the updates of {len(steps):,} of {rows:,} rollouts early, first at step {min(steps, default=0):,.0f}"
+    return Evidence((fact,), steps[0], steps[-1]) if len(steps) >= max(10, rows / 2) else None
 
 
 # --- Runs that fall apart -----------------------------------------------------------------------------------------------------------------
 
 
-def diverging(look: Look) -> Answer:
-    """Find a run whose KL, ratios, gradient norm or loss run away, without a better reward."""
-    found = []
+def diverging(run: Assessment) -> Answer:
+    evidence = []
     for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
-        series = look.get(name)
-        limit = (
-            None if series is None or len(series) < 8 else _kl_limit(look, series) if name == "kl" else _limit(look, series, least, times)
-        )
-        if series is not None and limit is not None:
-            words = f"{series.column} is {tail(series.values):.3g} at the end, beyond {limit:.3g}; at first {median(series.values[:3]):.3g}"
-            found.append(span(series, words, begin=series.first_step(np.abs(series.values) > limit)))
-    return _joined(found)
+        if (series := run.get(name)) is None or len(series) < 8:
+            continue
+        if (limit := _kl_limit(run, series) if name == "kl" else _limit(run, series, least, times)) is not None:
+            fact = f"{series.column} is {tail(series.values):.3g} at the end, beyond {limit:.3g}; at first {median(series.values[:3]):.3g}"
+            evidence.append(evidence_of(series, fact, begin=series.first_step(np.abs(series.values) > limit)))
+    return _joined(evidence)
 
 
-def _kl_limit(look: Look, series: Series) -> float | None:
-    """Return the KL that the end of a run is beyond, in nats; None if it is not."""
+def _kl_limit(run: Assessment, series: Series) -> float | None:
+    """Return the limit in nats that the KL exceeds at the end; None if it exceeds none."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # A straight line from 0 has 4.
-    if look.improves and not is_quick and look.history.is_ours:
-        return None  # Ours is exact; an anchor that grows slowly with the reward is what training is.
-    limit = unit * (1.0 if not look.improves else 2.0 if look.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
+    is_quick = end > 6 * half  # A straight line from 0 ends at 4 * half.
+    if run.improves and not is_quick and run.history.is_ours:
+        return None  # Our KL is exact, and a slow growth together with the reward is normal.
+    limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
-    return 10 * half if not look.improves and end > max(0.2 * limit, 10 * half) and _rises_by_quarters(values) else None
+    return 10 * half if not run.improves and end > max(0.2 * limit, 10 * half) and _rises_by_quarters(values) else None
 
 
-def _limit(look: Look, series: Series, least: float, times: float) -> float | None:
-    """Return the limit that the end of a series is beyond; one that grows slowly with the reward may grow three times as far."""
-    sizes, silent = np.abs(series.values), look.history.levels("silent_groups")
-    end, is_slow = tail(sizes), look.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients grow from nothing where groups were silent.
+def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
+    """Return the limit that a series exceeds at the end, or None. Slow growth with the reward has a threefold limit."""
+    sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
+    end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
+    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients start near 0 if most groups were silent.
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
-    limit = min(limit, _FAR_PER_UPDATE) if series is look.get("kl_old") else limit
+    limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
     return limit if 0 < limit < end else None
 
 
-def extreme_rows(look: Look) -> Answer:
-    """Find single rows far beyond their neighbors."""
-    found = []
+def extreme_rows(run: Assessment) -> Answer:
+    evidence = []
     for name, times, least in _EXTREMES:
-        if (series := look.get(name)) is None or len(series) < 20:
+        if (series := run.get(name)) is None or len(series) < 20:
             continue
         sizes = np.abs(series.values)
         limit = max(times * median(sizes), least * (100 if "answer" in series.unit else 1))
         around = {at: median(sizes[max(0, at - 7) : at + 8]) for at in np.flatnonzero(sizes > limit)[:1_000].tolist()}
-        if hit := [at for at, level in around.items() if sizes[at] > times * level]:
-            largest = max(hit, key=lambda at: float(sizes[at]))
-            where = f"at step {series.at[largest]:,.0f}, {around[largest]:.3g} around it; so far off in {len(hit)} rows"
-            words = f"{series.column} is {series.found[largest]:.3g} {where}"
-            found.append(Evidence((words,), float(series.at[hit[0]]), float(series.at[hit[-1]])))
-    return _joined(found)
+        if extremes := [at for at, level in around.items() if sizes[at] > times * level]:
+            largest = max(extremes, key=lambda at: float(sizes[at]))
+            neighbors = f"neighbors {around[largest]:.3g}; {len(extremes)} rows are extreme"
+            fact = f"{series.column} is {series.logged[largest]:.3g} at step {series.at[largest]:,.0f}, {neighbors}"
+            evidence.append(Evidence((fact,), float(series.at[extremes[0]]), float(series.at[extremes[-1]])))
+    return _joined(evidence)
 
 
 # --- Rewards and answers ------------------------------------------------------------------------------------------------------------------
 
 
-def falling_reward(look: Look) -> Answer:
-    """Find a reward that falls, or that has lost half of its gain."""
-    if look.reward is None or look.trend is None or look.improves or not look.has_fallen:
+def falling_reward(run: Assessment) -> Answer:
+    if run.reward is None or run.trend is None or run.improves or not run.has_fallen:
         return None
-    found, blocks = look.trend, look.history.blocks(look.reward)
-    low = _run_at_end(blocks[:, 2] <= (max(found.best, found.start) + min(found.end, found.last)) / 2)
-    words = (
-        f"{look.reward.column} is {found.start:.3g} in the first fifth of the rows, {found.best:.3g} at its best, {found.last:.3g} at last"
-    )
-    return span(look.reward, words, begin=float(blocks[-low, 0]) if low else float(look.reward.at[-1]))
+    trend, blocks = run.trend, run.history.blocks(run.reward)
+    low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
+    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth of the rows, {trend.best:.3g} at best, {trend.last:.3g} at the end"
+    return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
 
-def flat_reward(look: Look) -> Answer:
-    """Find a reward whose rise is surely too small to matter."""
-    reward, found, deviation = look.reward, look.trend, look.deviation
+def flat_reward(run: Assessment) -> Answer:
+    reward, trend, deviation = run.reward, run.trend, run.deviation
     assert reward is not None
-    assert found is not None
-    if look.history.is_of_windows:
-        best = max(reward.found[1:], default=math.inf)
-        is_flat = len(reward) > 2 and deviation is not None and best - reward.found[0] <= 0.1 * deviation and not look.improves
-        return span(reward, f"{reward.way()}, at its best {best:.3g} in {len(reward)} windows") if is_flat else None
+    assert trend is not None
+    if run.history.is_of_windows:
+        best = max(reward.logged[1:], default=math.inf)
+        is_flat = len(reward) > 2 and deviation is not None and best - reward.logged[0] <= 0.1 * deviation and not run.improves
+        return evidence_of(reward, f"{reward.from_to()}, at best {best:.3g} in {len(reward)} windows") if is_flat else None
     fewest = _FEWEST_FOR_FLAT if deviation is None else _FEWEST_FOR_FLAT // 2
     if len(reward) < fewest or reward.at[-1] - reward.at[0] < _FEWEST_FOR_FLAT - 1:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
-    least, nothing = (_FLAT_IN_NOISE * found.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
-    if "gain" in look.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has no noise of states and their values.
-    is_rise = look.measures_rise or (look.rises and found.most > nothing)
-    if look.is_solved or is_rise or look.has_fallen or no_gradient(look) is not None:
+    least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
+    if "gain" in run.history.series and deviation is not None:
+        least = nothing = _NOTHING * deviation / 3  # `gain` compares two policies on equal states, so it has less noise.
+    is_rise = run.measures_rise or (run.rises and trend.most > nothing)
+    if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
-    if found.most > least:
-        return Unclear(f"{reward.column} may have risen by up to {found.most:.3g} in {len(reward)} rows")
-    words = f"{reward.way()}; by a straight line through {len(reward)} rows it rises by at most {found.most:.2g}"
-    size = f"the rows is {found.noise:.2g}" if deviation is None else f"a single reward is {deviation:.2g}"
-    return span(reward, f"{words}, where the deviation of {size}")
+    if trend.most > least:
+        return Unclear(f"{reward.column} may have risen by up to {trend.most:.3g} in {len(reward)} rows")
+    fact = f"{reward.from_to()}; a straight line through {len(reward)} rows rises by at most {trend.most:.2g}"
+    size = f"rows deviate by {trend.noise:.2g}" if deviation is None else f"single rewards deviate by {deviation:.2g}"
+    return evidence_of(reward, f"{fact}; {size}")
 
 
-def silent_groups(look: Look) -> Answer:
-    """Find groups with equal rewards."""
-    if look.is_solved and not look.is_live:
+def silent_groups(run: Assessment) -> Answer:
+    if run.is_solved and not run.is_live:
         return None
-    least = 0.5 if look.history.is_ours or not look.rises else 0.8
-    if found := look.beyond("silent_groups", above=least, at_end=not look.history.is_ours):
-        return replace(found, severity=Severity.CRITICAL) if look.beyond("silent_groups", above=0.95) else found
-    if look.is_live:
+    least = 0.5 if run.history.is_ours or not run.rises else 0.8
+    if evidence := run.beyond("silent_groups", above=least, at_end=not run.history.is_ours):
+        return replace(evidence, severity=Severity.CRITICAL) if run.beyond("silent_groups", above=0.95) else evidence
+    if run.is_live:
         return None
-    if look.reward is not None and len(look.reward) >= 20 and np.ptp(look.reward.values) == 0 and not look.history.is_ours:
-        return replace(span(look.reward, f"{look.reward.column} is {look.reward.found[0]:.3g} in all rows"), severity=Severity.CRITICAL)
-    for series in filter(None, map(look.get, ("group_std", "reward_std"))):
+    if run.reward is not None and len(run.reward) >= 20 and np.ptp(run.reward.values) == 0 and not run.history.is_ours:
+        fact = f"{run.reward.column} is {run.reward.logged[0]:.3g} in all rows"
+        return evidence_of(run.reward, fact, severity=Severity.CRITICAL)
+    for series in filter(None, map(run.get, ("group_std", "reward_std"))):
         if len(series) >= 5 and median(series.values[-max(3, len(series) // 5) :]) < 1e-6:
-            return replace(span(series, series.way()), severity=Severity.CRITICAL)
+            return evidence_of(series, series.from_to(), severity=Severity.CRITICAL)
     for low, high in (("reward_worst", "reward_best"), ("advantage_min", "advantage_max")):
-        rows = look.history.together(low, high)
-        same = [step for step, lowest, most in rows if most - lowest <= 1e-6 * max(abs(lowest), abs(most))]
-        if len(rows) >= 10 and len(same) > len(rows) / 2:
-            columns = " and ".join(look.history.series[name].column for name in (low, high))
-            return Evidence((f"{columns} are equal in {len(same)} of {len(rows)} rows",), same[0], same[-1], Severity.CRITICAL)
+        rows = run.history.together(low, high)
+        equal = [step for step, lowest, most in rows if most - lowest <= 1e-6 * max(abs(lowest), abs(most))]
+        if len(rows) >= 10 and len(equal) > len(rows) / 2:
+            columns = " and ".join(run.history.series[name].column for name in (low, high))
+            return Evidence((f"{columns} are equal in {len(equal)} of {len(rows)} rows",), equal[0], equal[-1], Severity.CRITICAL)
     return None
 
 
-def group_agreement(look: Look) -> Answer:
-    """Find groups whose moves are nearly all the same."""
-    return None if look.is_solved and not look.is_live else look.beyond("agreement", above=0.75)
+def group_agreement(run: Assessment) -> Answer:
+    return None if run.is_solved and not run.is_live else run.beyond("agreement", above=0.75)
 
 
-def exploding_advantages(look: Look) -> Answer:
-    """Find advantages that are far larger than differences of rewards."""
-    best, worst = look.get("reward_best"), look.get("reward_worst")
+def exploding_advantages(run: Assessment) -> Answer:
+    best, worst = run.get("reward_best"), run.get("reward_worst")
     scale = 1.0 if best is None or worst is None else max(1.0, median(best.values) - median(worst.values))
-    return look.beyond("advantage_max", above=30 * scale) or look.beyond("advantage_min", below=-30 * scale)
+    return run.beyond("advantage_max", above=30 * scale) or run.beyond("advantage_min", below=-30 * scale)
 
 
-def lost_format(look: Look) -> Answer:
-    """Find a language model whose answers can be read less and less."""
-    parsed, levels = look.history.series["parsed"], look.history.levels("parsed")
+def lost_format(run: Assessment) -> Answer:
+    parsed, levels = run.history.series["parsed"], run.history.levels("parsed")
     if levels is None:
         return None
-    early, late, found = max(levels[0], median(fifth(parsed.values))), levels[1], trend(parsed.values)
-    least = 0.2 if look.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward may be worth less than 1.
-    is_noise = not look.is_live and len(parsed) >= 15 and found.change >= 0 and not found.has_lost
+    early, late, trend = max(levels[0], median(fifth(parsed.values))), levels[1], trend_of(parsed.values)
+    least = 0.2 if run.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward's maximum may be below 1.
+    is_noise = not run.is_live and len(parsed) >= 15 and trend.change >= 0 and not trend.has_lost
     begin = parsed.first_step(parsed.values < (early + late) / 2)
-    return span(parsed, parsed.way(), begin=begin) if early - late > least and not is_noise else None
+    return evidence_of(parsed, parsed.from_to(), begin=begin) if early - late > least and not is_noise else None
 
 
-def truncated_answers(look: Look) -> Answer:
-    """Find answers most of which are cut at their largest length."""
-    series = look.history.series["truncated"]
+def truncated_answers(run: Assessment) -> Answer:
+    series = run.history.series["truncated"]
     end, cut = median(series.values[-max(3, len(series) // 5) :]), series.values > 0.5
-    words = f"{series.column} is {end:.0%} at the end, above half in {cut.sum()} of {len(series)} rows"
-    return span(series, words, begin=series.first_step(cut)) if cut.sum() >= 10 and end > (0.8 if look.improves else 0.6) else None
+    fact = f"{series.column} is {end:.0%} at the end, above half in {cut.sum()} of {len(series)} rows"
+    return evidence_of(series, fact, begin=series.first_step(cut)) if cut.sum() >= 10 and end > (0.8 if run.improves else 0.6) else None
 
 
-def answer_length(look: Look) -> Answer:
-    """Find answers whose length runs away or collapses without a better reward."""
-    series = look.history.series["answer_length"]
-    found = trend(series.values)
-    is_off = len(series) >= 15 and found.change and found.start > 0 and not 0.3 * found.start <= found.end <= 2.5 * found.start
-    return span(series, series.way()) if is_off and not look.improves else None
+def answer_length(run: Assessment) -> Answer:
+    series = run.history.series["answer_length"]
+    trend = trend_of(series.values)
+    is_off = len(series) >= 15 and trend.change and trend.start > 0 and not 0.3 * trend.start <= trend.end <= 2.5 * trend.start
+    return evidence_of(series, series.from_to()) if is_off and not run.improves else None
 
 
 # --- Held-out measures and games ----------------------------------------------------------------------------------------------------------
 
 
-def _got_worse(look: Look) -> Iterator[Evidence]:
-    """Yield evidence of each held-out measure that got worse, compared with its beginning or its best part."""
+def _got_worse(run: Assessment) -> Iterator[Evidence]:
+    """Yield evidence of each held-out measure that is worse at the end than first or at best."""
     for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
-        if (series := look.get(name)) is None or len(series) < 3:
+        if (series := run.get(name)) is None or len(series) < 3:
             continue
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best, top = float(smooth.max()), int(np.argmax(smooth))
-        least = (_WORSE if len(good) >= _FEW_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
+        best, top = float(smooth.max()), int(np.argmax(smooth))  # Of running medians.
+        least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
         turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
         if turns or (before - after > least and _surely_falls(good)):
-            words = f"{series.column} goes from {abs(before):.3g}{f' by {abs(best):.3g}' if turns else ''} to {abs(after):.3g}"
-            yield span(series, words, begin=float(series.at[top]))
+            fact = f"{series.column} goes from {abs(before):.3g}{f' by {abs(best):.3g}' if turns else ''} to {abs(after):.3g}"
+            yield evidence_of(series, fact, begin=float(series.at[top]))
 
 
 def _surely_falls(good: Array) -> bool:
-    """Return whether a series of measures falls beyond noise; of a few, all of the last third must be below all of the first."""
+    """Return whether values fall beyond noise. Fewer than 15 must fall in rank, and the last third must lie below the first."""
     if len(good) >= 15:
-        return trend(good).change < 0
+        return trend_of(good).change < 0
     third = max(1, len(good) // 3)
     is_below = len(good) >= 3 and bool(good[-third:].max() < good[:third].min())
     return is_below and (len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < (0.1 if len(good) == 5 else 0.05))
 
 
-def reward_hacking(look: Look) -> Answer:
-    """Find a reward that rises while a held-out measure gets worse."""
-    if look.reward is None or look.trend is None or look.trend.change <= 0 or look.has_fallen or not (found := [*_got_worse(look)]):
+def reward_hacking(run: Assessment) -> Answer:
+    if run.reward is None or run.trend is None or run.trend.change <= 0 or run.has_fallen or not (losses := [*_got_worse(run)]):
         return None
-    rise = span(look.reward, f"{look.reward.column} rises from {look.trend.start:.3g} to {look.trend.end:.3g}")
-    return _joined([rise, *found])
+    rise = evidence_of(run.reward, f"{run.reward.column} rises from {run.trend.start:.3g} to {run.trend.end:.3g}")
+    return _joined([rise, *losses])
 
 
-def lost_strength(look: Look) -> Answer:
-    """Find a policy that plays worse than before, by games or by a held-out measure."""
-    found = [] if reward_hacking(look) is not None else [*_got_worse(look)]
-    looks = look.history.evaluations
-    if len(looks) > 1:
-        games, steps, scores = (np.array([getattr(each, name) for each in looks]) for name in ("games", "step", "score"))
+def lost_strength(run: Assessment) -> Answer:
+    evidence = [] if reward_hacking(run) is not None else [*_got_worse(run)]
+    evaluations = run.history.evaluations
+    if len(evaluations) > 1:
+        games, steps, scores = (np.array([getattr(evaluation, name) for evaluation in evaluations]) for name in ("games", "step", "score"))
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
-        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true variance smaller, so that these tests are conservative.
+        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true deviation smaller, so these tests are conservative.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
-        if scores[0] - scores[-1] > 2.6 * error and (len(looks) < 3 or slope < -2):
+        if scores[0] - scores[-1] > 2.6 * error and (len(evaluations) < 3 or slope < -2):
             first, last = (f"{scores[at]:.3f} of {games[at]:.0f} games at step {steps[at]:,.0f}" for at in (0, -1))
-            found.append(Evidence((f"score {first}, {last}",), float(steps[0]), float(steps[-1])))
-    return _joined(found)
+            evidence.append(Evidence((f"score {first}, {last}",), float(steps[0]), float(steps[-1])))
+    return _joined(evidence)
 
 
-def unbelievable_peak(look: Look) -> Answer:
-    """Find a best evaluation of few games that chance explains, where scores do not rise as a whole."""
-    looks = [each for each in look.history.evaluations if 1 <= each.games < 200]  # Of more, a best one that chance explains is no peak.
-    if len(looks) < 2:
+def unbelievable_peak(run: Assessment) -> Answer:
+    # With 200 games or more a peak by chance is negligible.
+    evaluations = [evaluation for evaluation in run.history.evaluations if 1 <= evaluation.games < 200]
+    if len(evaluations) < 2:
         return None
-    best = max(looks, key=lambda each: each.score)
-    others = [each for each in looks if each is not best]
-    games = sum(each.games for each in others)
-    rest = sum(each.score * each.games for each in others) / games
-    pooled = (rest * games + best.score * best.games) / (games + best.games)
+    best = max(evaluations, key=lambda evaluation: evaluation.score)
+    others = [evaluation for evaluation in evaluations if evaluation is not best]
+    games = sum(evaluation.games for evaluation in others)
+    mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
+    pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
-    chance = min(1.0, len(looks) * math.erfc((best.score - rest) / error / math.sqrt(2)) / 2)
-    tau, by_chance = rank_correlation([each.step for each in looks], [each.score for each in looks])
-    if best.score - rest < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
+    chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
+    tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
+    if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
         return None
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
-    words = (
+    facts = (
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
-        f"if all {len(looks)} checkpoints were equally strong, the best would stand out as far with probability {chance:.2f}",
+        f"if all {len(evaluations)} checkpoints were equally strong, a best one this far ahead would have probability {chance:.2f}",
     )
-    return Evidence(words, best.step, best.step)
+    return Evidence(facts, best.step, best.step)
 
 
-def no_baseline(look: Look) -> Answer:
-    """Find games whose first are of a policy that has been trained already."""
-    first = look.history.evaluations[0].step
-    begun = min((float(series.at[0]) for series in look.history.series.values()), default=0.0)  # A resumed run begins there.
-    return Evidence((f"the first games are of step {first:,.0f}",), first, first) if first > max(0.0, begun) else None
+def no_baseline(run: Assessment) -> Answer:
+    first = run.history.evaluations[0].step
+    begun = min((float(series.at[0]) for series in run.history.series.values()), default=0.0)  # Above 0 for a resumed run.
+    return Evidence((f"the first games were played at step {first:,.0f}",), first, first) if first > max(0.0, begun) else None

@@ -1,4 +1,4 @@
-"""A run's history: quantities by step, from our own records or from the tables of other trainers."""
+"""A run's history: quantities (`dialects.toml`) by step, from this trainer's records or from tables of other trainers."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,19 +9,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from grpo.diagnosis.dialects import (
-    DIALECTS,
-    OURS,
-    TABLES,
-    Dialect,
-    Meaning,
-    dialect_of,
-    is_ambiguous,
-    meaning_of,
-    nearest,
-    plain,
-    step_columns,
-)
+from grpo.diagnosis import dialects
+from grpo.diagnosis.dialects import TABLES, Dialect, Meaning, meaning_of, plain
 from grpo.diagnosis.tables import INFINITE, LARGEST, MISSING, NAN, HistoryError, Table, read_table
 from grpo.diagnosis.trends import Array, Flags, median
 from grpo.metrics.records import Record
@@ -32,59 +21,53 @@ _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
 _DENSE, _REGULAR = 0.5, 0.9
-"""A column is recorded in all rows where this fraction of the cells is finite; at an interval, where so many distances are equal."""
-_SAME: Final = 0.02  # Relative difference of a value that was written twice.
-_RESUMES: Final = 20  # Times that a log may have been appended to.
+"""A column is logged in every row if this fraction of its cells is finite; at an interval if this fraction of the distances is equal."""
+_SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
+_RESUMES: Final = 20  # Most resumes that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
-"""Steps and cells of a column, a pair a table."""
+"""A column's steps and cells, one pair per table."""
 
 
 class When(Flag):
-    """When a check is asked."""
-
     BEFORE = auto()
-    """Of the first rollout, before any update."""
+    """The first rollout, before any update."""
     DURING = auto()
-    """After a step."""
+    """After any GRPO step."""
     END = auto()
-    """Of a whole history."""
+    """The complete history."""
 
 
 @dataclass(slots=True)
 class Series:
-    """The finite values of one quantity by step; never empty."""
+    """One quantity's finite values by step; never empty."""
 
-    column: str  # Name in the file.
+    column: str  # Column name in the file.
     at: list[float] | Array  # Steps, rising.
-    found: list[float] | Array  # Value at each step.
+    logged: list[float] | Array  # Value at each step.
     unit: str = ""
 
     @property
     def steps(self) -> Array:
-        """Steps as an array."""
         return np.asarray(self.at, dtype=float)
 
     @property
     def values(self) -> Array:
-        """Values as an array."""
-        return np.asarray(self.found, dtype=float)
+        return np.asarray(self.logged, dtype=float)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.at)
 
-    def way(self) -> str:
-        """Return a text with the first and the last value."""
-        return f"{self.column} from {self.found[0]:.3g} (step {self.at[0]:,.0f}) to {self.found[-1]:.3g} (step {self.at[-1]:,.0f})"
+    def from_to(self) -> str:
+        return f"{self.column} from {self.logged[0]:.3g} (step {self.at[0]:,.0f}) to {self.logged[-1]:.3g} (step {self.at[-1]:,.0f})"
 
     def first_step(self, holds: Flags) -> float:
-        """Return the first step where a condition holds; the last step if there is none."""
+        """Return the first step that meets a condition, else the last step."""
         return float(self.at[int(np.argmax(holds)) if holds.any() else -1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Games of one checkpoint; a win is 1, a draw 0.5."""
+    """One checkpoint's games: number and mean score, with 1 for a win and 0.5 for a draw."""
 
     step: float
     score: float
@@ -93,44 +76,41 @@ class Evaluation:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What was recorded of one run; grows during the run."""
+    """One run's logged values; grows during the run."""
 
     when: When = When.END
-    dialect: Dialect = DIALECTS[0]
-    """Names of the trainer that made it. In ours entropy and KL are exact, every step has a row, and its assertions held."""
-    is_of_language_model: bool = False  # Whether entropies are over tokens or answers, which ln(legal moves) does not bound.
-    is_of_windows: bool = False  # Whether a row is the mean of many steps.
-    limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks compare with: `critical_entropy`.
+    dialect: Dialect = dialects.DIALECTS[0]
+    """Trainer. This trainer's entropy and KL are exact, each of its steps has a row, and its assertions held."""
+    is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
+    is_of_windows: bool = False  # A row is the mean of many steps.
+    limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
     series: dict[str, Series] = field(default_factory=dict)  # By quantity.
-    not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps at which it was recorded as NaN or infinite.
-    events: dict[str, list[float]] = field(default_factory=dict)  # Event of our trainer -> its steps.
+    not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
+    events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Words on a model that began with random weights.
-    unused: dict[str, None] = field(default_factory=dict)  # Columns that no check reads, in their order.
-    notes: list[str] = field(default_factory=list)  # What a reader should know of how the files were read.
+    random_weights: str = ""  # Text for a run that began with random weights; else "".
+    unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
+    notes: list[str] = field(default_factory=list)  # Notes for the user on how the files were read.
     num_rows: int = 0
 
     @property
     def is_ours(self) -> bool:
-        """Whether our trainer made it."""
-        return self.dialect.name == OURS
+        return self.dialect.name == dialects.OURS
 
     @classmethod
     def of_records(cls, records: Iterable[Record]) -> Self:
-        """Return the history of our own trainer's records."""
         history = cls()
         for record in records:
             history.add_record(record)
         return history
 
     def add_record(self, record: Record) -> None:
-        """Add the next record of our own trainer."""
         for event in record.events:
             self.events.setdefault(event.name, []).append(record.step)
-        self.add(record.step, dict(sorted(record.metrics.items())))  # As in a file, so that a resumed run finds the same.
+        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted as in a file, so a resumed run reads equal columns.
 
     def add(self, step: float, row: Mapping[str, float]) -> None:
-        """Add a row of columns; of two columns of one quantity the first that was seen counts."""
+        """Add a row: column -> value. If two columns have the same quantity, the column that came first counts."""
         self.num_rows += 1
         self.is_of_language_model = self.is_of_language_model or _is_of_language_model(row)
         for column, value in row.items():
@@ -140,25 +120,25 @@ class History:
                 self.not_finite.setdefault(column, []).append(step)
             elif (series := self.series.setdefault(meaning.quantity, Series(column, [], [], meaning.unit))).column == column:
                 assert isinstance(series.at, list)
-                assert isinstance(series.found, list)
+                assert isinstance(series.logged, list)
                 series.at.append(step)
-                series.found.append(meaning.sign * value)
+                series.logged.append(meaning.sign * value)
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
-        """Return the history of one run from its tables. Raises HistoryError for tables of several runs."""
+        """Return one run's history from its tables. Raises HistoryError for tables of several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
-        history = cls(dialect=DIALECTS[0] if METRICS.keys() & set(columns) else dialect_of(columns))
+        history = cls(dialect=dialects.DIALECTS[0] if METRICS.keys() & set(columns) else dialects.dialect_of(columns))
         history.is_of_language_model = history.dialect.entropy_of == "tokens" or _is_of_language_model(columns)
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
-            if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row is the first.
+            if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
-            history._note(table, steps)
-            _take_out_evaluations(table, history.dialect)
+            history._add_events(table, steps)
+            _mark_missing(table, history.dialect)
             for column, cells in table.numbers.items():
                 parts.setdefault(column, []).append((steps, cells))
         known = {column: meaning for column in parts if (meaning := meaning_of(column, history.dialect)) is not None}
@@ -169,30 +149,30 @@ class History:
         return history
 
     def _steps(self, table: Table) -> Array:
-        """Return the step of each row, and take out the columns that are steps."""
-        found = {name: table.numbers.pop(name) for name in step_columns([*table.numbers], self.dialect)}
-        found = {name: cells for name, cells in found.items() if np.isfinite(cells).any()}
-        if not found:
+        """Return each row's step, and remove the step columns from the table."""
+        candidates = {name: table.numbers.pop(name) for name in dialects.step_columns([*table.numbers], self.dialect)}
+        candidates = {name: cells for name, cells in candidates.items() if np.isfinite(cells).any()}
+        if not candidates:
             self.notes.append(f"{table.path.name}: no column is known to be the step, so rows are counted from 1")
             return np.arange(1.0, table.num_rows + 1)
-        shares = {name: float(np.isfinite(cells).mean()) for name, cells in found.items()}
-        name = next((each for each in found if shares[each] >= 0.5), max(found, key=lambda each: shares[each]))
-        if others := [each for each in found if not np.array_equal(found[each], found[name])]:
+        shares = {name: float(np.isfinite(cells).mean()) for name, cells in candidates.items()}
+        name = next((name for name in candidates if shares[name] >= 0.5), max(candidates, key=lambda name: shares[name]))
+        if others := [other for other in candidates if not np.array_equal(candidates[other], candidates[name])]:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
-        finite = np.isfinite(found[name])
-        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step is of the step before.
-        return found[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
+        finite = np.isfinite(candidates[name])
+        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step belongs to the step before.
+        return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
-    def _note(self, table: Table, steps: Array) -> None:
-        """Take events, games, windows and weights of a table."""
+    def _add_events(self, table: Table, steps: Array) -> None:
         for row, name in table.events:
             self.events.setdefault(name, []).append(float(steps[row]))
         numbers = {plain(name): cells for name, cells in table.numbers.items()}
         self.is_of_windows |= "step_from" in numbers
         if "score" in numbers and "games" in numbers:
-            looks = zip(steps, numbers["score"], numbers["games"], strict=True)
-            found = [Evaluation(step=at, score=score, games=games) for at, score, games in looks if 0 <= score <= 1 and 0 < games < LARGEST]
-            self.evaluations = tuple(sorted((*self.evaluations, *found), key=lambda each: each.step))
+            rows = zip(steps, numbers["score"], numbers["games"], strict=True)
+            valid = [row for row in rows if 0 <= row[1] <= 1 and 0 < row[2] < LARGEST]
+            evaluations = [Evaluation(step=step, score=score, games=games) for step, score, games in valid]
+            self.evaluations = tuple(sorted((*self.evaluations, *evaluations), key=lambda evaluation: evaluation.step))
         for name, cells in table.texts.items():
             at = next((row for row, cell in enumerate(cells) if cell.lower() in ("random", "untrained", "random weights")), None)
             if "weights" in plain(name) and at is not None:
@@ -201,18 +181,15 @@ class History:
                 self.unused[name] = None
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
-        """Tell which steps are there twice. Raises HistoryError where they are of several runs."""
-        twice = [found for column in parts if (found := _doubled(column, parts[column])) is not None]
-        if not twice:
-            return
-        column, doubled, why = max(twice, key=lambda each: len(each[1]))
-        if why:
-            words = f"{why} ({column} at step {doubled[0]:,.0f} has different values)"
-            raise HistoryError(f"several runs in one table: {words}; give the rows of one run, one a step")
-        self.notes.append(
-            f"{len(doubled):,} steps are there twice ({doubled[0]:,.0f} to {doubled[-1]:,.0f}), as of a log that was appended to after a"
-            " resume: the later row counts"
-        )
+        """Note duplicate steps. Raises HistoryError if they come from several runs."""
+        duplicates = [(column, *_duplicates(parts[column])) for column in parts]
+        column, steps, reason = max(duplicates, key=lambda item: len(item[1]), default=("", np.empty(0), ""))
+        if reason:
+            fact = f"{reason} ({column} at step {steps[0]:,.0f} has different values)"
+            raise HistoryError(f"several runs in one table: {fact}; give the rows of one run, one per step")
+        if len(steps):
+            seen = f"{len(steps):,} steps are logged twice ({steps[0]:,.0f} to {steps[-1]:,.0f})"
+            self.notes.append(f"{seen}, as in a log that a resumed run appended to: the later row counts")
 
     def _add_column(self, column: str, meaning: Meaning, parts: _Parts) -> None:
         steps, cells = _latest(parts)
@@ -222,13 +199,13 @@ class History:
         if not finite.any() or quantity in self.series:
             return
         values, problem = meaning.sign * cells[finite], ""
-        if quantity == "entropy" and meaning.sign > 0 and is_ambiguous(column) and (values <= 0).all() and values.any():
+        if quantity == "entropy" and meaning.sign > 0 and dialects.is_ambiguous(column) and (values <= 0).all() and values.any():
             values = -values
         if quantity in TABLES["fractions"] and 1 + 1e-6 < values.max() <= 100:
-            self.notes.append(f"{column} is taken for percent: it goes up to {values.max():.3g}")
+            self.notes.append(f"{column} is read as percent: its values go up to {values.max():.3g}")
             values = values / 100
         elif quantity in TABLES["fractions"] and values.max() > 100:
-            problem = f"no fraction (up to {values.max():.3g})"
+            problem = f"no fraction (values up to {values.max():.3g})"
         if quantity == "clip_fraction" and len(values) >= 5 and values[0] > 0 and (values == values[0]).all():
             problem = "the same number in all rows, as a setting is"
         if problem:
@@ -237,9 +214,9 @@ class History:
             self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each whole block of rows, from the beginning on; and of the last rows at the end.
+        """Return first step, last step and median of each full block of rows: 10 rows, or a fifth of another trainer's short table.
 
-        A block has ten rows, or a fifth of another trainer's short table.
+        In a complete history the last rows form one more block, which overlaps the block before. Shape [blocks, 3].
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -250,32 +227,32 @@ class History:
         return blocks
 
     def levels(self, quantity: str) -> tuple[float, float] | None:
-        """Return a quantity's levels at the beginning and at the end; None without a block of rows."""
+        """Return the medians of a quantity's first and last block; None without a full block."""
         blocks = self.blocks(self.series[quantity]) if quantity in self.series else np.empty((0, 3))
         return (float(blocks[0, 2]), float(blocks[-1, 2])) if len(blocks) else None
 
     def together(self, *quantities: str) -> list[tuple[float, ...]]:
-        """Return step and values of the rows that have all these quantities."""
-        tables = [dict(zip(self.series[name].at, self.series[name].found, strict=True)) for name in quantities if name in self.series]
+        """Return (step, value, value, ...) of each row that has all these quantities."""
+        tables = [dict(zip(self.series[name].at, self.series[name].logged, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
         return [(step, *(table[step] for table in tables)) for step in tables[0] if all(step in table for table in tables)]
 
     def columns_text(self) -> str:
-        """Return which columns of a foreign table were read as what, which not, and what else a reader should know."""
+        """Return a text: dialect, used columns with their quantities, unused columns, and notes."""
         used = {series.column: name for name, series in self.series.items()}
-        words = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
-        words += sorted(self.not_finite.keys() - used.keys())
-        unused = [f"{column} (like {near}?)" if (near := nearest(column)) else column for column in self.unused]
-        lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(words) or 'none'}"]
+        columns = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
+        columns += sorted(self.not_finite.keys() - used.keys())
+        unused = [f"{column} (like {near}?)" if (near := dialects.nearest(column)) else column for column in self.unused]
+        lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(columns) or 'none'}"]
         return "\n".join([*lines, f"not used: {', '.join(unused) or 'none'}", *(f"note: {note}" for note in self.notes)])
 
 
 def read_tables(paths: Sequence[Path]) -> History:
-    """Return the history of one run from its files; of one step's rows the later counts, in the order of the files.
+    """Return one run's history from its files. If a step has several rows, the last one counts, in the order of the files.
 
-    A cell that is no number was not recorded. Rows with `score` and `games` are evaluations; a table with a column `metric` has one row a
-    metric, of which `first` is known to be of step 0. Raises HistoryError for a file that cannot be read, or tables of several runs.
+    Rows with `score` and `games` are evaluations. A table with a column `metric` and no step has one row per metric, whose `first` is
+    the value at step 0. Raises HistoryError for a file that cannot be read, and for tables of several runs.
     """
     return History.of_tables([read_table(path) for path in paths])
 
@@ -284,11 +261,8 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
     return any(word in column.lower() for column in columns for word in TABLES["of_language_models"])
 
 
-# --- Shapes of tables ---------------------------------------------------------------------------------------------------------------------
-
-
 def _of_training(table: Table) -> Table:
-    """Return the rows of training, in the order of their time. Raises HistoryError where a column names several runs."""
+    """Return the training rows in the order of time. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -305,26 +279,26 @@ def _of_training(table: Table) -> Table:
 
 
 def _in_wide_form(table: Table) -> Iterator[Table]:
-    """Yield tables of one row a step and a column a quantity, from a long table, statistics, TensorBoard's or W&B's export."""
+    """Yield tables with a row per step and a column per quantity, from a long table, statistics, TensorBoard's or W&B's export."""
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
-        cells, step = np.array(table.texts[key]), [("step", names[each]) for each in ("step", "global_step") if each in names][:1]
+        cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
             yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
     elif key is not None and "first" in names and "step" not in names:
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
     elif {"step", "value"} <= names.keys() <= {"step", "value", "wall time", "wall_time"}:
-        tag = table.path.stem.rpartition("tag-")[2].lower()  # As in `run-a-tag-train_loss.csv`: slashes became underscores.
-        known = {name.replace("/", "_"): name for each in reversed(DIALECTS) for name in each.names}
+        tag = table.path.stem.rpartition("tag-")[2].lower()  # `run-a-tag-train_loss.csv`: TensorBoard writes underscores for slashes.
+        known = {name.replace("/", "_"): name for dialect in reversed(dialects.DIALECTS) for name in dialect.names}
         yield Table(table.path, {"step": table.numbers[names["step"]], known.get(tag, tag): table.numbers[names["value"]]})
     else:
         yield _of_panel(table)
 
 
 def _of_panel(table: Table) -> Table:
-    """Return the table of W&B's export of a panel, whose columns are `RUN - COLUMN`, without the run and the minima and maxima."""
+    """Return a W&B panel's table with columns COLUMN for `RUN - COLUMN`, without minima and maxima; any other table as it is."""
     exported = {name: name.rpartition(" - ") for name in table.numbers if " - " in name and not name.endswith(("__MIN", "__MAX"))}
     if len(runs := {run for run, _, _ in exported.values()}) > 1:
         raise HistoryError(f"{table.path}: holds several runs: {', '.join(sorted(runs)[:5])}; export the panel with one run")
@@ -334,9 +308,10 @@ def _of_panel(table: Table) -> Table:
     return Table(table.path, numbers, table.texts, table.events)
 
 
-def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
-    """Take out of a table what rows in which no quantity of training was measured have in its columns, such as rows of evaluations."""
-    known = {name for name in table.numbers if (found := meaning_of(name, dialect)) is not None and found.quantity in _CHECKED_FOR_NAN}
+def _mark_missing(table: Table, dialect: Dialect) -> None:
+    """Mark NaN as missing in rows without any training quantity, such as evaluation rows. Changes the table."""
+    meanings = {name: meaning_of(name, dialect) for name in table.numbers}
+    known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
@@ -347,11 +322,8 @@ def _take_out_evaluations(table: Table, dialect: Dialect) -> None:
         table.numbers[name] = np.where(~is_training & is_other & (table.numbers[name] == NAN), MISSING, table.numbers[name])
 
 
-# --- Cells --------------------------------------------------------------------------------------------------------------------------------
-
-
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return the recorded cells by rising step; of several of one step the latest."""
+    """Return steps and cells of the logged cells, by rising step; if a step has several cells, the last one."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -362,30 +334,28 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
     return steps, cells
 
 
-def _doubled(column: str, parts: _Parts) -> tuple[str, Array, str] | None:
-    """Return a column's steps with different values, and why they are of several runs or ""; None without such steps."""
+def _duplicates(parts: _Parts) -> tuple[Array, str]:
+    """Return a column's steps with different values, and the evidence that they come from several runs or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
-    if (np.diff(steps) > 0).all():
-        return None
     order = np.argsort(steps, kind="stable")
     differs = ~np.isclose(cells[order][1:], cells[order][:-1], rtol=_SAME, atol=1e-12)
-    doubled = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
-    if not len(doubled):
-        return None
-    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows at which an earlier step follows.
-    if len(falls) and len(doubled) > 1 and steps[falls].min() <= steps[: falls[0]].min():
-        return column, doubled, "steps begin again"
-    is_mixed = len(doubled) >= 5 and len(doubled) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
-    return column, doubled, "most steps have several rows" if is_mixed or len(falls) > max(_RESUMES, len(steps) / 5) else ""
+    duplicates = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
+    if not len(duplicates):
+        return duplicates, ""
+    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows whose step is below the row before's.
+    if len(falls) and len(duplicates) > 1 and steps[falls].min() <= steps[: falls[0]].min():
+        return duplicates, "steps begin again"
+    is_mixed = len(duplicates) >= 5 and len(duplicates) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
+    return duplicates, "most steps have several rows" if is_mixed or len(falls) > max(_RESUMES, len(steps) / 5) else ""
 
 
 def _not_finite(cells: Array) -> Flags:
-    """Return which recorded cells really were NaN or infinite.
+    """Return the cells that really were NaN or infinite.
 
-    Programs also write NaN where nothing was measured: before a column begins, and between the rows of a column that is logged at
-    intervals. After the last number NaN counts where it lasts longer than such an interval.
+    Programs also write NaN for cells without a measurement: before a column's first number, and between rows that are logged at
+    intervals. NaN after the last number counts if it lasts longer than such an interval.
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

@@ -1,7 +1,4 @@
-"""Files of training logs as tables: CSV in its spellings, JSON in its shapes, and lines of a console.
-
-A cell is a number, MISSING, or one of two marks: NAN for a cell that says NaN, INFINITE for infinity and what is nearly as large.
-"""
+"""Reads training logs as tables: CSV, JSON and console output. A cell is a number, MISSING, NAN or INFINITE."""
 
 import ast
 import io
@@ -24,47 +21,46 @@ MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
 LARGEST: Final = 1e100
-"""Squares of larger numbers overflow: they count as infinite."""
-_CHUNK: Final = 20_000  # Rows of JSON that are held as Python objects.
+"""Larger numbers count as infinite, because their squares overflow."""
+_CHUNK: Final = 20_000  # Most rows of JSON that are in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
-"""Nested objects whose name is not part of a column's name."""
+"""Names of nested objects that are left out of column names."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-_DECODER: Final = json.JSONDecoder(parse_constant=str)  # Gives NaN and infinity as words.
+_DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
-_CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")  # A line of verl's console.
-_DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")  # A dictionary that a program has printed, as the Trainer of Hugging Face and slime do.
+_CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")  # verl's console.
+_DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")  # A printed dictionary: Hugging Face's Trainer, slime.
 _WRAPPED_NUMBER: Final = re.compile(r"(?:\w+\.)*\w+\(([^()]*)\)")
 _DECIMAL_COMMA: Final = r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?"
 _THOUSANDS: Final = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 
 
 class HistoryError(PlainError, ValueError):
-    """A file cannot be read as the history of one run; the message says which file, why, and what to give instead."""
+    """A file is not the history of one run; the message says what to give instead."""
 
 
 @dataclass(slots=True)
 class Table:
-    """The rows of one file, in their order."""
+    """One file's rows, in the file's order."""
 
     path: Path
-    numbers: dict[str, Array]  # Column -> a value a row: a number, MISSING, NAN or INFINITE.
-    texts: dict[str, list[str]] = field(default_factory=dict)  # Columns without a number -> their cells.
-    events: list[tuple[int, str]] = field(default_factory=list)  # Row and name of each event of this trainer.
+    numbers: dict[str, Array]  # Column -> one cell per row.
+    texts: dict[str, list[str]] = field(default_factory=dict)  # Column without any number -> one text per row.
+    events: list[tuple[int, str]] = field(default_factory=list)  # Row index and name of this trainer's events.
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
         return max((*map(len, self.numbers.values()), *map(len, self.texts.values())), default=0)
 
     def taken(self, rows: Any) -> "Table":
-        """Return the table of some rows, in the order of their numbers."""
+        """Return a table of the rows with these indices, in the order of the indices, without events."""
         texts = {name: [cells[row] for row in rows] for name, cells in self.texts.items()}
         return Table(self.path, {name: cells[rows] for name, cells in self.numbers.items()}, texts)
 
 
 def read_table(path: Path) -> Table:
-    """Return the table of a file. Raises HistoryError for a file that holds none."""
+    """Return a file's table. Raises HistoryError for a file without one."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -87,18 +83,15 @@ def read_table(path: Path) -> Table:
     return _csv(path, start, lines)
 
 
-# --- CSV ----------------------------------------------------------------------------------------------------------------------------------
-
-
 def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     heads = start.splitlines()
-    num_skipped = next((at for at, line in enumerate(heads) if not line.startswith("#")), 0)  # Settings, as in Stable-Baselines3's monitor.
+    num_skipped = next((at for at, line in enumerate(heads) if not line.startswith("#")), 0)  # Stable-Baselines3 writes settings first.
     head = re.sub(r'"[^"]*"', "", heads[num_skipped])
     delimiter = max(_DELIMITERS, key=head.count)
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # Rows that have more cells than there are names.
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # Rows with more cells than names.
             frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
@@ -123,38 +116,35 @@ def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = Fal
 
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
-    """Return the numbers of a column of text; None if no cell is a number or says NaN."""
-    words = cells.astype("str").str.strip().where(cells.notna(), "")
-    commas = words[words.str.contains(",", regex=False)]
+    """Return a text column's numbers; None if no cell is a number or NaN."""
+    texts = cells.astype("str").str.strip().where(cells.notna(), "")
+    commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
         is_thousands = not has_decimal_commas and commas.str.fullmatch(_THOUSANDS).all()
         if is_thousands or commas.str.fullmatch(_DECIMAL_COMMA).all():
-            words = words.str.replace(",", "" if is_thousands else ".", regex=False)
-    lower = words.str.lower()
-    values = np.array(pd.to_numeric(words, errors="coerce"), dtype=float)
+            texts = texts.str.replace(",", "" if is_thousands else ".", regex=False)
+    lower = texts.str.lower()
+    values = np.array(pd.to_numeric(texts, errors="coerce"), dtype=float)
     values[(np.abs(values) > LARGEST) | lower.str.fullmatch(r"[+-]?inf(?:inity)?").to_numpy(dtype=bool)] = INFINITE
     values[lower.isin(["nan", "+nan", "-nan"]).to_numpy(dtype=bool)] = NAN
     return None if np.isnan(values).all() else values
 
 
-# --- JSON and consoles --------------------------------------------------------------------------------------------------------------------
-
-
 def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
-    """Read JSON lines, an array of rows, or a document that has one."""
+    """Read JSON lines, an array of rows, or a document with an array of rows."""
     if start.startswith("{") and _object(start.partition("\n")[0]) is not None and "\n" in start.strip():
         return _of_rows(path, _json_lines(path, lines))
     try:
-        found = json.loads(lines.read(), parse_constant=str)
+        document = json.loads(lines.read(), parse_constant=str)
     except (ValueError, RecursionError):
         raise HistoryError(f"{path}: is no JSON that can be read; give an array of rows, or one object a line") from None
-    if isinstance(found, dict):
-        found = _rows_of(found)
-    if isinstance(found, list) and found and all(isinstance(row, list) and len(row) == 3 for row in found):
-        return _of_frame(path, pd.DataFrame(found, columns=["Wall time", "Step", "Value"]))  # As TensorBoard saves it.
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+    if isinstance(document, dict):
+        document = _rows_of(document)
+    if isinstance(document, list) and document and all(isinstance(row, list) and len(row) == 3 for row in document):
+        return _of_frame(path, pd.DataFrame(document, columns=["Wall time", "Step", "Value"]))  # TensorBoard's export.
+    if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         raise HistoryError(f"{path}: is JSON without rows; give an array of objects, one a step, one object a line, or trainer_state.json")
-    return _of_rows(path, found)
+    return _of_rows(path, document)
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -166,7 +156,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return the rows of a document: those of `log_history` (trainer_state.json) or of its only list of objects, or its columns."""
+    """Return a document's rows: `log_history` (trainer_state.json), else its only list of objects, else its columns as rows."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -177,34 +167,34 @@ def _rows_of(document: dict[str, Any]) -> Any:
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line. A last line that is torn is left out."""
+    """Yield each line's object. An incomplete last line is skipped."""
     torn = 0
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:
             if torn:
                 raise HistoryError(f"{path}: line {torn} is no JSON object; give one object a line")
             torn = number if line.strip() else 0
-        elif not row.get("aside"):  # A row aside in a journal of this trainer has times.
+        elif not row.get("aside"):  # Rows with `aside` in this trainer's journal hold times.
             yield row
 
 
 def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        if found := _CONSOLE.search(_ESCAPES.sub("", line)):
-            pairs = (part.rpartition(":") for part in found[2].split(" - "))
-            yield {"step": found[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
+        if match := _CONSOLE.search(_ESCAPES.sub("", line)):
+            pairs = (part.rpartition(":") for part in match[2].split(" - "))
+            yield {"step": match[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
         elif dictionary := _DICTIONARY.search(line):
-            words = re.sub(r"(?<=[:\s])([+-]?)(nan|inf)(?=[,}\s])", r"'\1\2'", _WRAPPED_NUMBER.sub(r"\1", dictionary[0]))
+            literal = re.sub(r"(?<=[:\s])([+-]?)(nan|inf)(?=[,}\s])", r"'\1\2'", _WRAPPED_NUMBER.sub(r"\1", dictionary[0]))
             try:
-                row = ast.literal_eval(words)
+                row = ast.literal_eval(literal)
             except (ValueError, SyntaxError):
                 continue
             yield row if isinstance(row, dict) else {}
 
 
 def _of_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Table:
-    rest, frames, events, number = iter(rows), list[pd.DataFrame](), list[tuple[int, str]](), 0
-    while chunk := list(islice(rest, _CHUNK)):
+    remaining, frames, events, number = iter(rows), list[pd.DataFrame](), list[tuple[int, str]](), 0
+    while chunk := list(islice(remaining, _CHUNK)):
         if not {dict, list}.isdisjoint(chain.from_iterable(map(type, row.values()) for row in chunk)):
             chunk = [dict(_flattened(row)) for row in chunk]
             for offset, row in enumerate(chunk):
@@ -223,7 +213,7 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     if all(row.keys() == names for row in rows):
         try:
             cells = np.fromiter(chain.from_iterable(row.values() for row in rows), dtype=float, count=len(rows) * len(names))
-        except (TypeError, ValueError):  # Text or nothing in a cell.
+        except (TypeError, ValueError):  # A cell is text or empty.
             return pd.DataFrame(rows)
         if np.isfinite(cells).all():
             return pd.DataFrame(cells.reshape(len(rows), -1), columns=list(names))
@@ -231,7 +221,6 @@ def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _flattened(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield names and cells of a row; names of nested objects are joined by slashes."""
     for name, cell in row.items():
         if isinstance(cell, dict):
             yield from _flattened(cell, prefix if name in _WRAPPERS else f"{prefix}{name}/")

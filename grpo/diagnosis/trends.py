@@ -1,6 +1,6 @@
-"""Statistical tests of noisy series: whether a level changes, and by how much at most.
+"""Statistical tests of noisy series: whether the level (a median of rows) changes, and by how much at most.
 
-Rows count for less where neighbors are alike, as running means are. Errors are known by simulation, see `tests/proofs`.
+Correlated neighbors, such as running means, count as fewer rows. `tests/proofs` measures the tests' error rates by simulation.
 """
 
 import math
@@ -14,47 +14,44 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""Standard errors of a change that is no noise, in the largest of three contrasts."""
+"""Standard errors of a change that is certain, as the largest of three contrasts."""
 SURE_FROM_BEST: Final = 4.5
-"""The same for a fall from the best of ten parts."""
-_FEW: Final = 15  # Fewer rows do not show how their noise is correlated: they are ranked.
-_RANKED: Final = (0.02, 0.005)  # Largest probability by chance of a rank correlation that counts: of fewer than ten rows, and of more.
+"""The same for a fall from the highest of ten parts."""
+_FEW: Final = 15  # Fewer rows do not show the noise's correlation, so their ranks are tested.
+_RANKED: Final = (0.02, 0.005)  # Largest p-value of a rank correlation that counts: below ten rows, from ten on.
 _MOST_ALIKE: Final = 0.97
-_MEDIAN: Final = 1.2533  # Standard error of a median over that of a mean, sqrt(pi / 2).
+_MEDIAN: Final = 1.2533  # Standard error of a median, divided by a mean's: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """How the level of a series changes."""
-
-    start: float  # Median of the first fifth of the rows, or of the first three where a change is over before.
+    start: float  # Median of the first fifth of the rows, or of the first three if the change ends within that fifth.
     end: float  # Median of the last fifth.
     best: float  # Median of the highest tenth of the run.
     last: float  # Median of the last tenth of the run.
-    change: float  # From start to end; 0 where it may be noise.
-    most: float  # Upper 95 % bound of the rise of a straight line through all rows; infinite of few rows.
-    noise: float  # Standard deviation of the rows around their level.
-    has_lost: bool  # Whether it is no noise that the last tenth is below the best one.
+    change: float  # From start to end; 0 if it may be noise.
+    most: float  # Upper 95 % bound of the rise of a straight line through all rows; infinite for few rows.
+    noise: float  # Standard deviation of the rows around the level.
+    has_lost: bool  # Whether the last tenth is certainly below the best one.
 
 
 def median(values: Any) -> float:
-    """Return the median as a float."""
     return float(np.median(values))
 
 
 def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
-    """Return Kendall's tau, and the probability of one as far from 0 by chance."""
-    from scipy.stats import kendalltau  # Here, for it takes a second to import.
+    """Return Kendall's tau and its two-sided p-value."""
+    from scipy.stats import kendalltau  # The import takes a second.
 
-    found = kendalltau(first, second)
-    return float(found.statistic), float(found.pvalue)
+    result = kendalltau(first, second)
+    return float(result.statistic), float(result.pvalue)
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the deviation of rows around the lines through four parts, and by how much their mean's variance exceeds that of free rows.
+    """Return the rows' standard deviation around straight lines through two to four parts, and the variance factor of their mean.
 
-    The part with the largest deviation is left out: a sudden change of level is no noise. With a correlation r of neighbors, n rows are
-    worth n (1 - r) / (1 + r).
+    The part with the largest deviation is left out, because a sudden change of level is no noise. With correlation r of neighbors, the
+    mean's variance is (1 + r) / (1 - r) times the variance for independent rows.
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]
@@ -63,19 +60,18 @@ def noise_of(values: Array) -> tuple[float, float]:
     if square <= 0:
         return 0.0, 1.0
     alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square
-    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Short parts show too little of it.
+    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Short parts underestimate r.
     return math.sqrt(square / max(1, rows - 2 * len(rests))), (1 + alike) / (1 - alike)
 
 
 def _line(part: Array) -> Array:
-    """Return the straight line through rows, by least squares."""
+    """Return the least-squares line's value at each row."""
     at = np.arange(len(part)) - (len(part) - 1) / 2
     line: Array = part.mean() + at * (float(at @ part) / max(1e-300, float(at @ at)))
     return line
 
 
-def trend(values: Array) -> Trend:
-    """Return how a series changes."""
+def trend_of(values: Array) -> Trend:
     number = len(values)
     fifth = max(1, number // 5)
     start, end, first = median(values[:fifth]), median(values[-fifth:]), median(values[:3])

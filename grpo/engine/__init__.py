@@ -1,1 +1,1 @@
-"""UCI engines that are asked for scores and moves: processes with timeouts and restarts, and move values (the reward)."""
+"""UCI engines: processes with timeouts and restarts, searches, and move values (the reward)."""

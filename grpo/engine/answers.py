@@ -1,4 +1,4 @@
-"""Parser of UCI engine output: the best move, and the score of each MultiPV line of the last complete iteration."""
+"""Parser of UCI engine output: best move, and scores of the last complete MultiPV iteration."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, score and move in any order, as engines differ; a bound is no score, and no engine means a number of ten digits.
+# Depth, score and move in any order, because engines differ. A bound is no score; no number has ten digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -17,63 +17,49 @@ _LINE: Final = re.compile(
 
 
 class EngineError(PlainError, RuntimeError):
-    """The engine died or gave no usable answer in time; the position stays unscored."""
+    """The engine died or gave no usable answer in time; the position gets no score."""
 
 
 class IllegalMoveError(EngineError):
-    """The engine named a move that is not legal."""
+    """The engine named an illegal move."""
 
 
 class Score(NamedTuple):
-    """An engine's score from the mover's side."""
+    """Score from the mover's side."""
 
-    value: int
-    """Centipawns, or moves to mate (negative when the mover is mated)."""
+    value: int  # Centipawns, or moves to mate (negative if the mover is mated).
     is_mate: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineAnswer:
-    """The result of one search."""
-
-    best_move: str
-    """UCI."""
-    scores: Mapping[str, Score]
-    """UCI move -> score, of the last complete iteration."""
-    depth: int = field(default=0, compare=False)
-    """Of that iteration, as reported by the engine."""
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)
-    """Errors of earlier attempts at the same search."""
+    best_move: str  # UCI.
+    scores: Mapping[str, Score]  # UCI move -> score, of the last complete iteration.
+    depth: int = field(default=0, compare=False)  # Depth of the iteration, as reported by the engine.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
 
 
 def parse_best_move(data: bytes) -> str:
-    """Return the best move in UCI, or "" if the engine reports that there is none.
-
-    Raises EngineError if the output has no `bestmove` line.
-    """
-    found = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
-    if found is None:
+    """Return the best move in UCI, "" if the engine has none. Raises EngineError without a `bestmove` line."""
+    line = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
+    if line is None:
         raise EngineError("the engine named no best move")
-    return "" if found[1] in _NO_MOVE else found[1].decode("ascii", "replace")
+    return "" if line[1] in _NO_MOVE else line[1].decode("ascii", "replace")
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Return the best move and the scores of the last complete iteration.
+    """Return best move and scores of the last complete iteration. Raises EngineError without a move or score.
 
-    Args:
-        data: All output since `go`.
-        num_lines: Number of lines of a complete iteration; by default the highest `multipv` rank in the output.
-
-    Raises EngineError if the output has no move or no score.
+    `data` is all output since `go`. `num_lines` is the number of lines of a complete iteration, by default the highest `multipv` rank.
     """
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
-    # Backwards, because the last score of a move counts; if `num_lines` is known, earlier iterations are not parsed.
-    for found in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
-        depth, rank, kind, number, move = found.groups()
+    # Backwards, because a move's last score counts. With `num_lines`, earlier iterations need no parsing.
+    for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
+        depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})
         scores.setdefault(move.decode("ascii", "replace"), Score(int(number), kind == b"mate"))
         if len(scores) == num_lines:

@@ -1,4 +1,4 @@
-"""Identity of a UCI engine: its name and the hash of its file, so that results of two engines are never mixed up."""
+"""Identity of a UCI engine, which keeps results of different engines apart."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """There is no usable UCI engine at the given path; the message ends with the remedy."""
+    """No usable UCI engine at a path; the message ends with the remedy."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to the path of an engine")
@@ -18,7 +18,7 @@ class EngineMissingError(EngineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
-    """The engine's own name, and the hash of its file, in which its network is embedded."""
+    """Name that the engine reports, and hash of its file, which contains its network."""
 
     name: str
     sha256: str
@@ -28,24 +28,18 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start the engine at `path` and return its identity.
-
-    Raises EngineMissingError if there is none, or if it does not speak UCI.
-    """
-    found = find_engine(path)
+    """Start an engine and return its identity. Raises EngineMissingError if it is missing or does not speak UCI."""
+    full_path = find_engine(path)
     try:
-        with EngineProcess(found, {}, start_seconds=START_SECONDS) as process:
-            return EngineIdentity(name=process.name, sha256=sha256_file(Path(found)))
+        with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:
+            return EngineIdentity(name=process.name, sha256=sha256_file(Path(full_path)))
     except (EngineError, OSError) as error:
-        raise EngineMissingError(f"{found} is not a usable UCI engine ({error})") from None
+        raise EngineMissingError(f"{full_path} is not a usable UCI engine ({error})") from None
 
 
 def find_engine(path: str) -> str:
-    """Return the full path of the engine that `path` names.
-
-    Raises EngineMissingError if there is none.
-    """
-    found = shutil.which(path)
-    if found is None:
+    """Return an engine's full path. Raises EngineMissingError if it is missing."""
+    full_path = shutil.which(path)
+    if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")
-    return found
+    return full_path

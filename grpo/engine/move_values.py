@@ -1,10 +1,10 @@
-"""The reward: a value in [0, 1] for every legal move of a position, computed from a MultiPV search of the engine in two parts.
+"""The reward: a value in [0, 1] for every legal move of a position, from two MultiPV searches of the engine.
 
-With a fixed engine, depth and cleared hash, a move's value does not depend on the policy. A table computed once therefore serves all of
-training. A search of depth 1 with as many lines as legal moves scores all of them; the best few are then searched deeply.
+A search of depth 1 scores all legal moves; a second one searches the best few deeply. Values do not depend on the policy, so a table
+computed once serves all of training.
 
-From a score to a value: band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n is 1 - band * (1 - 1/n), and being mated is its mirror
-image. It is increasing in the score, and symmetric between the two players.
+A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n has 1 - band * (1 - 1/n), and being mated its
+mirror image. Values rise with scores and are symmetric between the players.
 """
 
 import math
@@ -25,15 +25,15 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Of the reward, per centipawn. Flatter than the results of games, which keeps a gradient in won and lost positions: a policy that is
-rewarded by the plain win probability does not learn to finish games."""
+"""Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
+plain win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02
-"""Forced mates have values in [1 - band, 1] (or [0, band]), the shorter the nearer to 1 (or 0). All other values lie between."""
-HASH_MIB: Final = 1  # Cleared before each position: clearing a small table is cheap.
+"""Forced mates have values in [1 - band, 1] (winner) or [0, band] (loser); other values lie between."""
+HASH_MIB: Final = 1  # Clearing it before each position is cheap.
 NUM_DEEP: Final = 8
-"""Moves that are searched deeply. A policy learns most from the order of the best moves: by a deep judge, the best of eight at depth 5
-gives away as little as that of all moves, at 0.43 of the time (docs/results.md)."""
+"""Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
+the best of all moves, at 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
@@ -43,20 +43,17 @@ _TRIED: Final = (
 
 
 def win_chance(score: Score) -> float:
-    """Return the mover's win probability as Lichess computes it from centipawns (https://lichess.org/page/accuracy); a mate is certain.
-
-    This is for people to look at: the reward is another function of the score, see the module's docstring.
-    """
+    """Return the mover's win probability for display, by https://lichess.org/page/accuracy; a mate is certain. It is not the reward."""
     return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
 def logistic(x: float) -> float:
-    """Return 1 / (1 + exp(-x)), written so that it cannot overflow."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     return (1 + math.tanh(x / 2)) / 2
 
 
 def value_of(score: Score) -> float:
-    """Return the value of a move with this score; see the module's docstring."""
+    """Return the reward in [0, 1] of a move with this score (see the module)."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -65,23 +62,20 @@ def value_of(score: Score) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """The reward table of one position: all legal moves with their values, in ascending order of action id."""
+    """Reward table of a position: all legal moves, in ascending order of action id."""
 
-    moves: tuple[str, ...]
-    """UCI."""
-    values: NDArray[np.float32]
-    """In [0, 1] for the mover, shape [len(moves)]."""
-    scores: tuple[Score, ...]
-    """The scores from which the values were computed: the engine's own, except for moves that end the game in a draw."""
+    moves: tuple[str, ...]  # UCI.
+    values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
+    scores: tuple[Score, ...]  # Scores behind the values: the engine's, or 0 for moves that draw at once.
 
 
 def engine_options() -> dict[str, str | int]:
-    """Return the UCI options for computing tables; an option that an engine does not declare is not sent."""
+    """Return the UCI options for reward tables; an option that an engine does not declare is not sent."""
     return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
 
 
 def try_engine(path: str, *, depth: int) -> None:
-    """Search two demanding positions as for the reward. Raises EngineMissingError, with the engine's own words, if that fails."""
+    """Search two demanding positions as for the reward. Raises EngineMissingError if the engine fails."""
     with EnginePool(path, num_processes=1, options=engine_options()) as pool:
         for table in value_tables([chess.Board(fen) for fen in _TRIED], pool, depth=depth):
             if isinstance(table, EngineError):
@@ -91,17 +85,17 @@ def try_engine(path: str, *, depth: int) -> None:
 def value_tables(
     boards: Sequence[chess.Board], pool: EnginePool, *, depth: int, num_deep: int = NUM_DEEP
 ) -> Iterator[ValueTable | EngineError]:
-    """Yield the reward table of each board, in order; a board whose search failed yields the EngineError instead.
+    """Yield each board's reward table in order, or the EngineError if its search failed.
 
-    The engine searches the board from the mover's side, as the policy sees it, because an engine would otherwise score a position and its
-    color mirror differently. The hash is cleared before each position, so that no table depends on the others. Moves that end the game
-    in a draw have the value of a draw. So have moves that repeat a position of the board's move stack, which the engine cannot know.
+    The engine searches the mover's view, because it would score a position and its color mirror differently, and from a cleared hash, so
+    tables do not depend on one another. Moves that draw at once, or repeat a position of the move stack (which the engine does not know),
+    have the value of a draw. Each board needs a legal move.
 
     Args:
-        boards: Positions with at least one legal move each.
-        pool: Engines that were started with `engine_options()`.
-        depth: Search depth.
-        num_deep: Number of moves, the best at depth 1, that are searched to `depth`; the others keep the order of depth 1, below them.
+        boards: Positions.
+        pool: Engines started with `engine_options()`.
+        depth: Depth of the search of the `num_deep` best moves at depth 1.
+        num_deep: Other moves keep the order of depth 1, below these.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
@@ -118,13 +112,13 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return the search of a position; where it has two parts, the first writes its scores to `shallow`."""
+    """Return a position's search. If it has two parts, the first writes its scores to `shallow`."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 
     def deeper(answer: EngineAnswer) -> Query:
         shallow.update(answer.scores)
-        # Ties go to the lowest action id, and not to the engine's order of lines.
+        # A stable sort: ties go to the lowest action id, not by the engine's order of lines.
         best = sorted(moves, key=lambda move: value_of(shallow[move]), reverse=True)[:num_deep]
         return Query(fen=fen, limit=f"depth {depth} searchmoves {' '.join(best)}", moves=frozenset(best))
 
@@ -132,10 +126,10 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and those of all other moves: in the order of their shallow scores, and each below every deep one.
+    """Return the deep scores, and scores below them for the other moves, in the order of their shallow scores.
 
-    Depth 1 does not see the reply, so that a move may not be worth more than one that was looked at only because nobody looked at it. Below
-    being mated in n there are n - 1 scores, so that there some become equal.
+    Depth 1 misses the reply, so a move without a deep search must not score above one with a deep search. Only n - 1 scores are below
+    "mated in n", so some there become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
@@ -147,7 +141,7 @@ def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str
 
 
 def _next_below(score: Score) -> Score:
-    """Return a score just below this one; nothing is below being mated at once."""
+    """Return the next lower score; the lowest is mated in 1."""
     if not score.is_mate:
         return Score(score.value - 1)
     return Score(score.value + 1 if score.value > 0 else min(-1, score.value + 1), is_mate=True)

@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a fresh process if it fails.
 
-It uses raw pipes instead of python-chess's wrapper, which waits forever for a silent engine if the limit is nodes or depth, and reaches a
-third of the speed (benchmarks/engine.py). One thread drives all processes of a pool.
+One thread reads raw pipes. python-chess's wrapper waits forever for a silent engine under a limit of nodes or depth, and reaches a third of
+the speed (benchmarks/engine.py).
 """
 
 import os
@@ -20,45 +20,37 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256
-"""MultiPV that covers all legal moves of any position (at most 218); Stockfish caps it at the number of legal moves."""
+MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218).
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of every engine that plays games; another size would be another opponent than the rated one.
+"""`Hash` of engines that play games: another size would be another opponent than the rated one. The hash is cleared before each move, so
+equal positions get equal answers."""
 
-The hash is cleared before each move, so that equal positions get equal answers; a small hash is cheap to clear.
-"""
-
-NUM_ATTEMPTS: Final = 3
-"""Attempts at one search, each on a fresh process, before the search is given up."""
+NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-"""Remedy for an engine that fails again and again."""
-_MAX_FAILURES_IN_A_ROW: Final = 5  # Queries; after so many the engine is at fault, not a position.
+"""Remedy for an engine that keeps failing."""
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries the engine is at fault, not a position.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Largest fraction of failed queries. An engine in order answers every position at the first or second attempt. One that fails on a kind of
-position (such as each in which castling is legal, one in ten) would bias the dataset."""
-_MIN_FAILED: Final = 10  # Fewer failed queries are no fraction.
+"""Largest fraction of failed queries; a sound engine answers within two attempts. An engine that fails on a kind of position (such as those
+with castling, one in ten) would bias the dataset."""
+_MIN_FAILED: Final = 10  # Fewer failed queries say nothing about the fraction.
 _NEW_GAME: Final = "ucinewgame\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """One search."""
-
     fen: str
-    limit: str
-    """The arguments of `go`, such as `depth 2` or `nodes 50`."""
-    moves: frozenset[str] | None = None
-    """If given, exactly these moves (UCI) must be scored."""
+    limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
+    moves: frozenset[str] | None = None  # If given, exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)
-    """The position, if the caller has it; parsing the FEN only to check that the answer is legal takes half as long as the search."""
+    """The position, if the caller has it: parsing the FEN to check the answer takes half the time of a search."""
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Makes a second search of the position from the first one's answer, with the hash as the first left it; the second's answer counts."""
+    """Makes a second search from the first answer, with the hash that the first left; only the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError if an answer names an illegal move, lacks the score of a requested move, or is of a lower depth than requested.
+    """Raise EngineError if the answer has an illegal move, a missing score, or a lower depth than requested.
 
-    With a mate found, or with one move to score, some engines end earlier; the answer is then the same at any depth.
+    Some engines stop earlier after a mate or with a single move to score: their answer is the same at any depth.
     """
     word, _, number = query.limit.partition(" ")
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
@@ -79,7 +71,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if moves are castling as the king's capture of its own rook; `searchmoves` in standard notation would not reach it."""
+    """Return a note if a move is castling as the king's capture of its rook; `searchmoves` in UCI would not reach it."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -89,22 +81,21 @@ class _Job:
     index: int
     query: Query
     failures: Counter[str] = field(default_factory=Counter)
-    """Failures of each of the query's searches by its limit, and of starts of an engine for the query under ""."""
-    failed: list[EngineError] = field(default_factory=list)
-    """The errors of all of them."""
+    """Limit of a search -> failures; "" -> failed starts of an engine."""
+    failed: list[EngineError] = field(default_factory=list)  # All errors.
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
-    """A fixed number of engine processes, as a context manager that kills all of them on exit.
+    """Engine processes, killed when the context ends.
 
-    Use it in one thread, which must outlive the pool: Linux kills the engines when the thread that started them ends. A forked process
-    shares its work with others, so that there the pool has one process, a new one.
+    Use a pool in one thread, which must outlive it: Linux kills the engines when the thread that started them ends. In a forked process
+    the pool has one new engine, because forked processes share the work.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; up to `num_processes` start on demand. Each has one thread: searches with more are not reproducible.
+        """Find the engine; up to `num_processes` start on demand, with one thread each, because more are not reproducible.
 
-        `options` are UCI options by name; those that an engine does not declare are not sent.
+        `options` are UCI options; an option that the engine does not declare is not sent.
         """
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
@@ -113,25 +104,23 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Only kept: they are the parent's to end.
+        self._of_parent: list[EngineProcess] = []  # Kept only: the parent ends these.
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Kill all processes."""
         for process in list(self._processes):
             self._end(process)
 
     def search(self, queries: Iterable[Query], *, gives_up: bool = True) -> list[EngineAnswer | EngineError]:
-        """Return the results of `answers` as a list."""
         return list(self.answers(queries, gives_up=gives_up))
 
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
-        """Yield an answer for each query, in order; an EngineError for a query of which one search failed `NUM_ATTEMPTS` times.
+        """Yield an answer for each query, in order, or an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
 
-        The engines keep searching while the caller works on an answer. With `gives_up`, raises EngineError if several queries in a row or
-        more than 1 % of all fail, also across calls: then the engine is at fault, not a position.
+        Engines search while the caller works on an answer. With `gives_up`, raises EngineError if several queries in a row, or more than
+        1 % of all (also across calls), fail: then the engine is at fault.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -152,8 +141,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
             self._num_finished, self._num_failed = self._num_finished + 1, self._num_failed + is_failure
-            if gives_up and is_failure and (of := self._at_fault()):
-                raise EngineError(f"{self._path}: {of} failed on fresh processes, last: {outcome}; {REMEDY}")
+            if gives_up and is_failure and (searches := self._at_fault()):
+                raise EngineError(f"{self._path}: {searches} failed on fresh processes, last: {outcome}; {REMEDY}")
 
         try:
             while True:
@@ -173,20 +162,18 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     note(job, search, outcome)
         finally:
             for process in list(self._running):
-                self._end(process)  # It has an unread answer that nobody waits for.
+                self._end(process)  # Its answer will not be read.
 
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
-        """Return the engine's move in a game, in UCI, or "" if it reports that there is none.
-
-        The caller, who has the board, checks that the move is legal.
+        """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
         Args:
             start_fen: Position at the start of the game.
             moves: Moves since then, in UCI, separated by blanks.
-            limit: The arguments of `go`.
-            is_fresh: Whether to clear the hash first; otherwise it is that of the previous call.
+            limit: Arguments of `go`.
+            is_fresh: Clear the hash first instead of keeping the previous call's.
 
-        Raises EngineError without a retry: a new process lacks the hash of the game so far, so the whole game must be replayed.
+        Raises EngineError without a retry: a new process has no hash of the game, so the game must be replayed.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
@@ -198,21 +185,21 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return which searches failed if the engine is at fault, not a position; otherwise an empty string."""
+        """Return the failed searches if the engine is at fault, not a position; otherwise ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Look before a call that no other is under way; in a forked process, leave the engines to the parent."""
+        """Assert that no other call is running; in a forked process, leave the engines to the parent."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if it can never score all moves."""
+        """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
@@ -220,12 +207,12 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise EngineMissingError(
                 f"{process.name} searches {most} lines at once at most (option MultiPV), and a position can have {MAX_LEGAL_MOVES} moves"
             )
-        # The hash is cleared first, so that the answer does not depend on earlier searches.
+        # A cleared hash makes the answer independent of earlier searches.
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
-        """Return a process that waits for a search, a new one if there is none; one that died between two searches costs no answer."""
+        """Return an idle process or a new one. A process that died while idle costs no attempt."""
         for process in [process for process in self._processes if process not in self._running]:
             if process.is_alive():
                 return process
@@ -234,7 +221,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output, and yield the searches that it ends, each with its limit; a process that failed is killed."""
+        """Wait for output; yield searches that ended, each with its limit; kill processes that failed."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

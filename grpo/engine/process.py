@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts; it is killed however its owner ends."""
+"""One UCI engine process over pipes, with timeouts; it ends with its owner, even if the owner is killed."""
 
 import contextlib
 import os
@@ -15,37 +15,30 @@ from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 10.0
-"""Timeout for a program that is asked whether it is an engine, and neither writes nor uses CPU."""
+START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0
-"""The same for an engine that searches; a healthy one answers in milliseconds, so this decides no result."""
-BUSY_SECONDS: Final = 900.0
-"""Timeout for an engine that uses CPU: deep searches may be silent for minutes."""
-MAX_ANSWER_BYTES: Final = 1 << 26
-"""Largest output of one search; the deepest search over all moves writes a tenth of it."""
-_MIN_CPU_FRACTION: Final = 0.05  # Of a core: a computing engine gets more on the busiest machine, a hung one uses none.
+"""Timeout for an engine that neither writes nor uses CPU; healthy ones answer in milliseconds, so it does not change results."""
+BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
+MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
+_MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)
-"""Lines that a message quotes of what an engine wrote last, and characters of each."""
-_MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is kept up to this size, and then begun anew.
+_MAX_WORDS: Final = (6, 200)  # Lines, and characters a line, of an engine's last output in a message.
+_MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
-_SECONDS_TO_EXIT: Final = 0.5  # Between the end of an engine's output and its exit status.
+_SECONDS_TO_EXIT: Final = 0.5  # From the end of an engine's output to its exit status.
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
-    """A running engine whose UCI handshake is done and whose options are set."""
+    """A running engine after the UCI handshake."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine and set its options; options that it does not declare are not sent.
-
-        Raises EngineError if it cannot be started, or does not complete the UCI handshake in time.
-        """
+        """Start the engine and set the options that it declares. Raises EngineError if it does not complete the handshake in time."""
         self.name = ""
         self.declared: dict[str, str] = {}
-        """Option -> the engine's declaration of it (`spin default 1 min 1 max 500`)."""
+        """Option -> the engine's declaration, such as `spin default 1 min 1 max 500`."""
         self._silent_seconds = start_seconds
-        self._buffer = bytearray(b"\n")  # Each line in it follows the end of another.
+        self._buffer = bytearray(b"\n")  # `take_until` needs a line break before every line.
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
@@ -53,7 +46,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         # Without setpriv (not Linux), engines end at the end of their input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
-            # A file, because a pipe that nobody reads would block the engine; it has no name.
+            # A file without a name, because an unread pipe would block the engine.
             self._stderr = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # `kill` closes it.
             self._popen = subprocess.Popen(
                 [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
@@ -70,8 +63,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
                 if line.startswith("id name "):
                     self.name = line.removeprefix("id name ").strip()
                 elif line.startswith("option name "):
-                    name, _, what = line.removeprefix("option name ").partition(" type ")
-                    self.declared[name.strip()] = what
+                    name, _, declaration = line.removeprefix("option name ").partition(" type ")
+                    self.declared[name.strip()] = declaration
             chosen = {name: value for name, value in options.items() if name in self.declared}
             self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
             self.wait_for(b"readyok")
@@ -81,7 +74,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Send commands, and restart the timeouts."""
+        """Send commands and restart the timeouts."""
         self._last_seen = self._asked = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -92,7 +85,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read available output into the buffer; blocks if there is none."""
+        """Read output into the buffer; block until there is some."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise self._death()
@@ -103,7 +96,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
-        """Remove and return the output up to and including the first complete line that begins with `word`; None if it is not there yet."""
+        """Remove and return output through the first complete line that begins with `word`; None without such a line."""
         at = self._buffer.find(b"\n" + word, self._scanned)
         end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
         if end < 0:
@@ -115,10 +108,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`, and return the output up to and including it.
-
-        Raises EngineError if the engine dies, hangs, or writes more than `MAX_ANSWER_BYTES`.
-        """
+        """Wait for a line that begins with `word`, and return output through it. Raises EngineError if the engine dies or hangs."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
@@ -127,12 +117,12 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def seconds_left(self) -> float:
-        """Return the seconds of further silence after which to call `raise_if_hung`."""
+        """Return the seconds of further silence until `raise_if_hung` must be called."""
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
-        """Raise EngineError if the engine was silent for too long without using CPU, or has searched for too long."""
+        """Raise EngineError after too long a silence without use of CPU, or too long a search."""
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (boards.depth, evaluation.heldout_depth)")
@@ -144,10 +134,10 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         elif used - self._ticks_when_silent < self._silent_seconds / 2 * _MIN_CPU_FRACTION * _CLOCK_TICKS:
             raise EngineError(f"silent for {self._silent_seconds:g} s{self._last_words()}")
         else:
-            self._last_seen, self._ticks_when_silent = now, None  # It uses CPU; restart the timeout.
+            self._last_seen, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
     def _death(self) -> EngineError:
-        """Return the error of an engine whose pipes are closed: the signal that ended it, and what it wrote last."""
+        """Return the error of an engine with closed pipes: its signal and last output."""
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -157,30 +147,29 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return EngineError(f"the engine has died{how}{self._last_words()}")
 
     def _last_words(self) -> str:
-        """Return the last lines that the engine wrote, except those of the protocol, for a message."""
+        """Return the engine's last lines outside of the protocol, as the end of a message."""
         while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
             self._buffer += chunk
         self._stderr.seek(0)
         num_lines, width = _MAX_WORDS
-        output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # A torn line may be one of the protocol.
+        output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # An incomplete line may belong to the protocol.
         written = (output + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
         lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
         words = " / ".join([line for line in lines if line][-num_lines:])
         return f"; it wrote: {words}" if words else ""
 
     def is_alive(self) -> bool:
-        """Return whether the process is still running."""
-        # Not `poll`: until somebody waits for it, no other process can get its id, which `kill` needs.
+        # Not `poll`: an unreaped process keeps its id, which `kill` needs.
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._popen.returncode is None and os.waitid(os.P_PID, self._popen.pid, ended) is None
 
     def kill(self) -> None:
         """Kill the process and its children; safe to call twice."""
         if self._popen.returncode is not None:
-            return  # Its id may be another's by now.
+            return  # Another process may have its id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # Not `communicate`: a helper of the engine in another process group may hold the pipe open, and nobody reads what is still in it.
+        # Not `communicate`: an engine's helper in another process group may hold the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()
@@ -192,7 +181,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             stat = Path(f"/proc/{self._popen.pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return 0
-        fields = stat.rpartition(")")[2].split()  # The name before them, in parentheses, may contain anything.
+        fields = stat.rpartition(")")[2].split()  # The process name, in parentheses, may contain anything.
         return int(fields[11]) + int(fields[12])  # utime and stime
 
     def __exit__(self, *_: object) -> None:

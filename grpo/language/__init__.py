@@ -1,1 +1,1 @@
-"""A language model as the policy; imported lazily, for transformers takes seconds."""
+"""A language model as the policy. Other rooms import this one only when needed, because transformers takes seconds to load."""

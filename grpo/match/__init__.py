@@ -1,1 +1,1 @@
-"""Playing strength: players, matches, openings, the ladder of rated opponents, held-out regret, exercises, the report of a selection."""
+"""Playing strength: players, matches, openings, the ladder, held-out regret, exercises, a selection's report."""

@@ -13,30 +13,23 @@ from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import wilson_interval
 
-COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
-"""Required columns of a table of puzzles, in any order; others are ignored."""
-_BAND: Final = 200
-_AT_ONCE: Final = 1_000
-"""Exercises in memory at once."""
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns of a table of puzzles, in any order.
+_BAND: Final = 200  # Width of a band of ratings.
+_AT_ONCE: Final = 1_000  # Exercises in memory.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exercise:
-    """One or several positions of one solution, each with its right moves."""
+    """Positions in which the solver must move, each with its right moves."""
 
     steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]
-    groups: tuple[str, ...] = ()
-    """What it counts for beside the whole: of a puzzle its band of ratings and its themes."""
+    groups: tuple[str, ...] = ()  # Subtotals in which the exercise counts: a puzzle's rating band and themes.
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Yield each puzzle of a table, or the reason why a row is none; skip blank lines.
+    """Yield each puzzle of a decompressed table, or a Rejection for a broken row; skip blank lines.
 
-    Args:
-        stream: The decompressed bytes.
-        source: Name of the file.
-
-    Raises SourceError if there is no header with all of `COLUMNS`.
+    Raises SourceError without a header with all of `COLUMNS`.
     """
     for entry in puzzle_rows(stream, source, COLUMNS):
         if isinstance(entry, Rejection):
@@ -44,7 +37,9 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
             continue
         offset, row = entry
         try:
-            steps = tuple((board, frozenset((move,))) for board, move in puzzle_positions(row["FEN"], row["Moves"])[1::2])
+            # The opponent moves first, then the solver.
+            solver_turns = puzzle_positions(row["FEN"], row["Moves"])[1::2]
+            steps = tuple((board, frozenset((move,))) for board, move in solver_turns)
             low = int(row["Rating"]) // _BAND * _BAND
             yield Exercise(steps=steps, groups=(f"{low}-{low + _BAND - 1}", *dict.fromkeys(row["Themes"].split())))
         except ValueError as error:
@@ -52,13 +47,9 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 
 
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Yield each problem of an EPD file, or the reason why a line is none; skip blank lines and `#` comments.
+    """Yield each problem of a decompressed EPD file, or a Rejection for a broken line; skip blank lines and `#` comments.
 
-    The right moves are the best ones (`bm`), or without those all legal ones, except the ones to avoid (`am`).
-
-    Args:
-        stream: The decompressed bytes.
-        source: Name of the file.
+    The right moves are the best moves (`bm`, else all legal moves) without the moves to avoid (`am`).
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):
@@ -81,9 +72,9 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 
 
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
-    """Yield each exercise, whether a player solves it, and counts of its answers, which are not 0 if it can fail to name a legal move.
+    """Yield each exercise, whether the player solves it, and the answer counts (zeros if the player always names a legal move).
 
-    Each of its moves must be right, or give checkmate, which ends the exercise, as on Lichess.
+    Each move must be right, or give checkmate, which ends the exercise (as on Lichess).
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):
@@ -91,9 +82,9 @@ def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exerc
         answers = iter(player.choose(boards, range(num_boards, num_boards + len(boards))))
         num_boards += len(boards)
         for exercise in chunk:
-            own = [next(answers) for _ in exercise.steps]
-            counts = sum((answer.counts for answer in own if isinstance(answer, Reply)), ReplyCounts())
-            yield exercise, _is_solved(exercise, [answer.move if isinstance(answer, Reply) else answer for answer in own]), counts
+            chosen = [next(answers) for _ in exercise.steps]
+            counts = sum((answer.counts for answer in chosen if isinstance(answer, Reply)), ReplyCounts())
+            yield exercise, _is_solved(exercise, [answer.move if isinstance(answer, Reply) else answer for answer in chosen]), counts
 
 
 def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
@@ -110,14 +101,12 @@ def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
 
 
 def solved_fraction(num_solved: int, num_exercises: int) -> str:
-    """Return the fraction that is solved with Wilson's 95 % interval, and the number of exercises.
-
-    Raises ValueError if there are none.
+    """Return the fraction solved with Wilson's 95 % interval, and the number of exercises. Raises ValueError without exercises.
 
     >>> solved_fraction(1, 4)
     ' 25.0% [4.6%, 69.9%], 4'
     """
     if not num_exercises:
-        raise ValueError("no exercise, and so no fraction of them: give at least one")
+        raise ValueError("no fraction solved: there is no exercise")
     low, high = wilson_interval(num_solved, num_exercises)
     return f"{num_solved / num_exercises:6.1%} [{low:.1%}, {high:.1%}], {num_exercises:,}"

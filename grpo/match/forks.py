@@ -1,4 +1,4 @@
-"""Work in forked processes: each has what this one has and imports nothing again, one thread of torch, and engines of its own."""
+"""Work in forked processes: a fork imports nothing again, has one torch thread and its own engines."""
 
 import ctypes
 import signal
@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 from grpo.base.errors import PlainError
 
 _T = TypeVar("_T")
-Tell = Callable[[int], None]
-"""Is told how much is done."""
+Tell = Callable[[int], None]  # Takes how much is done so far.
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -23,19 +22,16 @@ class ForkError(PlainError, RuntimeError):
 
 
 def num_forks(wanted: int) -> int:
-    """Return how many processes may share work: one where torch has begun to use a GPU, which a forked process cannot."""
+    """Return `wanted`, or 1 if torch uses a GPU, which a fork cannot use."""
     torch = sys.modules.get("torch")
     return 1 if torch is not None and torch.cuda.is_initialized() else wanted
 
 
 def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
-    """Return what the tasks return, each run in a process of its own; a single one in this process.
+    """Run each task in a forked process and return the results in order; a single task runs in this process.
 
-    Args:
-        tasks: each is given a function to tell how much of it is done.
-        tell: is told the sum over all tasks.
-
-    Raises the PlainError of a task, ForkError where a process ended by itself.
+    Tasks call their argument with how much they have done, such as a number of games; `tell` takes the sum. Raises a task's PlainError, or
+    ForkError if a process ended without a result.
     """
     if len(tasks) == 1:
         return [tasks[0](tell)]
@@ -47,7 +43,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
             waiting[ours] = number
             processes.append(context.Process(target=_run, args=(task, theirs), daemon=True))
             processes[-1].start()
-            theirs.close()  # Before the next fork: a pipe ends when nobody has it open for writing.
+            theirs.close()  # The next fork would keep this end open, and `recv` would not notice a dead process.
         while waiting:
             for pipe in connection.wait([*waiting]):
                 assert isinstance(pipe, Connection)
@@ -80,13 +76,13 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 
 
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
-    """Run a task in a forked process, which ends with its parent."""
+    """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The parent gets them too: it finishes its step, or kills this process.
+        signal.signal(number, signal.SIG_IGN)  # The parent gets it too, and finishes its step or kills this process.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # The threads of the parent's pool are not here.
+        torch.set_num_threads(1)  # A fork lacks the threads of the parent's pool.
     try:
         pipe.send((task(pipe.send),))
     except PlainError as error:

@@ -1,6 +1,6 @@
-"""Matches between two players: each opening is played with both colors, and all games advance in lock-step as a batch.
+"""Matches between two players: each opening is played with both colors, and all games advance together as a batch.
 
-Adjudication is a second score, for undecided draws: the engine's evaluation of their final positions.
+Adjudication is a second score: undecided draws go to the side that the engine finds better.
 """
 
 from collections import Counter
@@ -19,54 +19,47 @@ from grpo.match.forks import Tell, in_processes, num_forks
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
-if TYPE_CHECKING:  # It imports torch, and the pages of results read how games end without that.
+if TYPE_CHECKING:  # Pages read how games end without importing torch.
     from grpo.match.players import Player
 
 _T = TypeVar("_T")
 
 DEPTH: Final = 10
 CENTIPAWNS: Final = 250
-"""A side that is ahead by more than this in a search of that depth has won an adjudicated game; an equal evaluation is a draw."""
+"""Adjudication gives a win to the side that a search of `DEPTH` finds ahead by more than this, else a draw."""
 
 
 class End(StrEnum):
-    """How a game ended."""
-
     CHECKMATE = "checkmate"
     STALEMATE = "stalemate"
     MATERIAL = "insufficient material"
     REPETITION = "threefold repetition"
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
-    FORFEIT = "no legal move named"
-    """The player to move loses: a language model or an engine gave no answer with a legal move in all its attempts."""
+    FORFEIT = "no legal move named"  # A language model or engine named no legal move in all its attempts, and loses.
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
-"""Draws in which one side may have a winning position that it could not convert."""
+"""Draws in which one side may have a winning position that it did not convert."""
 _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedGame:
-    """One game of a match, from the first player's side."""
+    """One game; scores are the first player's."""
 
     opening: str
     first_is_white: bool
     moves: tuple[str, ...]
     end: End
-    score: float
-    """Score of the first player: 1, 0.5 or 0."""
-    adjudicated: float | None = None
-    """Adjudicated score of the first player; None if no engine was asked, or if it failed."""
-    first_replies: ReplyCounts | None = None
-    """Answer counts of the first player if it can fail to name a legal move (a language model), else None."""
+    score: float  # 1, 0.5 or 0.
+    adjudicated: float | None = None  # None without adjudication, or if the engine failed.
+    first_replies: ReplyCounts | None = None  # None if the player always names a legal move.
     second_replies: ReplyCounts | None = None
-    """Answer counts of the second player, likewise."""
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield the board at the opening and after each move: one object, which the next step changes."""
+        """Yield the board at the opening and after each move: one object that changes."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -74,34 +67,28 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return what belongs to the first and to the second player in the order of their colors."""
+        """Return two things, of the first and the second player, in the order White, Black."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
-        """Return a score of the first player as PGN writes a result."""
+        """Return a first player's score as a PGN result."""
         return _RESULTS[first_score if self.first_is_white else 1 - first_score]
 
 
 class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
-    score: Estimate
-    """Score as played."""
+    score: Estimate  # As played, like all fields except the last two.
     pairs: tuple[int, int, int, int, int]
-    """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1, as played; `score` follows from these numbers (`paired_interval`)."""
+    """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int
     draws: int
     losses: int
     ends: dict[End, int]
-    """Number of games for every way to end."""
     num_openings: int
-    """Number of distinct openings."""
-    answers: dict[str, ReplyCounts]
-    """Player (`first`, `second`) -> answer counts, for players that can fail to name a legal move."""
-    adjudicated: Estimate | None = None
-    """Score of the same games as adjudicated; None if they were not."""
-    num_failed: int = 0
-    """Undecided games whose search failed: they stay draws in `adjudicated`."""
+    answers: dict[str, ReplyCounts]  # `first` or `second` -> counts, if the player can fail to name a legal move.
+    adjudicated: Estimate | None = None  # None without adjudication.
+    num_failed: int = 0  # Undecided games whose search failed: draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,24 +102,22 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Number of distinct openings, move numbers ignored: the sample size if both players are deterministic."""
+        """Distinct openings, move numbers ignored: the sample size of deterministic players."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the first player's mean score in each pair of games, as played or, after `adjudicate`, as adjudicated."""
+        """Return the first player's mean score in each pair of games, in [0, 1]; `adjudicated` needs `adjudicate` first."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
-        return [(one + other) / 2 for one, other in zip(scores[::2], scores[1::2], strict=True)]
+        return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
 
     def interval(self, *, adjudicated: bool = False) -> Estimate:
-        """Return the first player's score with its 95 % interval, computed over pairs."""
         return paired_interval(self.pair_scores(adjudicated=adjudicated))
 
     def report(self) -> MatchReport:
-        """Return what documents keep of the match."""
         scores, ends = Counter(game.score for game in self.games), Counter(game.end for game in self.games)
         pairs = Counter(self.pair_scores())
-        answers = {name: [each for game in self.games if (each := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
+        answers = {name: [counts for game in self.games if (counts := getattr(game, f"{name}_replies"))] for name in ("first", "second")}
         return MatchReport(
             score=self.interval(),
             pairs=(pairs[0.0], pairs[0.25], pairs[0.5], pairs[0.75], pairs[1.0]),
@@ -148,12 +133,12 @@ class MatchResult:
 
 
 def joined(parts: Sequence[MatchResult]) -> MatchResult:
-    """Return one match of parts that the same players have played, at least one."""
+    """Return one match of at least one part by the same players."""
     return replace(parts[0], games=tuple(game for part in parts for game in part.games))
 
 
 class _Game:
-    """A game in progress with its own repetition count, because python-chess searches back through the game at every ply."""
+    """A game in progress that counts repetitions itself: python-chess searches back through the game at every ply."""
 
     def __init__(self, opening: str, first_is_white: bool, max_plies: int) -> None:
         self.opening = opening
@@ -176,9 +161,9 @@ class _Game:
                 return
             answer = answer.move
         if not self.board.is_legal(answer):
-            raise ValueError(f"{player} played {answer.uci()} in {self.board.fen()}, which is not legal")
+            raise ValueError(f"{player} played the illegal move {answer.uci()} in {self.board.fen()}")
         self.board.push(answer)
-        if self.board.halfmove_clock == 0:
+        if self.board.halfmove_clock == 0:  # No earlier position can return.
             self._seen.clear()
         self._seen[_position(self.board)] += 1
         self.end = self._end()
@@ -209,7 +194,7 @@ class _Game:
 
 
 def _position(board: chess.Board) -> tuple[int | None, ...]:
-    """Return a key that is equal for positions that count as a repetition; building a FEN instead takes 20 times as long."""
+    """Return a key, equal for positions that count as a repetition; a FEN takes 20 times as long."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return (*pieces, board.turn, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None)
 
@@ -224,18 +209,18 @@ def play_match(
     numbers: Sequence[int] | None = None,
     num_processes: int = 1,
 ) -> MatchResult:
-    """Play each opening with both colors and return the games, in the order of the openings.
+    """Play each opening with both colors and return the games in the order of the openings.
 
     Args:
         first: The player whose score is reported.
         second: The opponent.
         openings: FENs of distinct positions.
-        max_plies: A game of this length, counted from its opening, is a draw.
-        on_games_done: Called from time to time with the number of finished games.
-        numbers: Indices of the openings in a larger match of which this is a part, so that players use the same random numbers as there.
-        num_processes: How many share the openings; no game depends on it. The players of this process then stay as they were.
+        max_plies: A game is a draw after so many plies from its opening.
+        on_games_done: Takes the number of finished games from time to time.
+        numbers: Each opening's index in a larger match, which selects the same random numbers as there.
+        num_processes: Processes that share the openings; does not change the games. Forks leave these players unchanged.
 
-    Raises ValueError if a player's move is not legal; ForkError where processes share the openings.
+    Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
     games = [_Game(opening, first_is_white, max_plies) for opening in openings for first_is_white in (True, False)]
     game_numbers = [2 * index + color for index in (range(len(openings)) if numbers is None else numbers) for color in (0, 1)]
@@ -248,7 +233,6 @@ def play_match(
 
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    """Play games to their ends, all in lock-step."""
     num_done, is_self_play = 0, first is second
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
@@ -257,29 +241,22 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
             tell(num_done)
         if not unfinished:
             return [game.finished() for game in games]
-        of_first = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
-        of_second = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
-        for player, indices in ((first, of_first), (second, of_second)):
+        first_moves = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
+        second_moves = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
+        for player, indices in ((first, first_moves), (second, second_moves)):
             answers = player.choose([games[i].board for i in indices], [numbers[i] for i in indices]) if indices else ()
             for index, answer in zip(indices, answers, strict=True):
                 games[index].play(answer, player.name)
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """Return the match with a second score, in which a side that is more than `CENTIPAWNS` better wins an undecided game.
+    """Return the match with adjudicated scores: a side ahead by more than `CENTIPAWNS` or with a forced mate wins an `UNDECIDED` game.
 
-    Undecided games are draws by repetition, by the fifty-move rule or by the ply cap; stalemate and insufficient material stay draws. The
-    final position is searched with its half-move clock set to 0, because near the fiftieth move a search scores every position as a draw.
-    A forced mate exceeds any number of centipawns. The scores as played are not changed.
-
-    Args:
-        result: The match as played.
-        pool: Engines without MultiPV.
-
-    Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
+    The search begins with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` searches without
+    MultiPV. Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
-    distinct = {board.fen(): board for board in finals.values()}  # Deterministic players reach the same final position many times.
+    distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.
     queries = [Query(fen=fen, limit=f"depth {DEPTH}", board=board) for fen, board in distinct.items()]
     answers = dict(zip(distinct, pool.search(queries), strict=True))
     scores = {game: _first_score(game, board, answers[board.fen()]) for game, board in finals.items()}
@@ -293,7 +270,6 @@ def _final_board(game: PlayedGame) -> chess.Board:
 
 
 def _first_score(game: PlayedGame, board: chess.Board, answer: EngineAnswer | EngineError) -> float | None:
-    """Return the first player's score, or None if the engine failed."""
     if isinstance(answer, EngineError):
         return None
     value, is_mate = answer.scores.get(answer.best_move) or next(iter(answer.scores.values()))

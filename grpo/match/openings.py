@@ -1,6 +1,6 @@
-"""Openings of matches, all distinct: balanced positions after random plies, or positions of an opening book.
+"""Distinct openings of matches: balanced positions after random plies, or positions of an opening book.
 
-Deterministic players repeat their game from the same opening and colors, so the number of distinct openings is the sample size.
+Deterministic players repeat their game from equal openings, so the number of distinct openings is the sample size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,31 +18,24 @@ from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.settings.tree import EvaluationConfig
 
-_CANDIDATES_PER_ROUND = 128
+_CANDIDATES_PER_ROUND = 128  # Positions searched at once.
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"
-_PLIES = 8  # Random legal plies of a generated opening,
-_MAX_CENTIPAWNS = 120  # which is used if a search scores it within plus or minus this.
+_PLIES = 8  # Random legal plies of a generated opening.
+_MAX_CENTIPAWNS = 120  # Largest score, plus or minus, of a generated opening.
 
 
 class OpeningsError(PlainError, ValueError):
-    """There are fewer distinct openings than requested; the message has both numbers, and what to change."""
+    """There are fewer distinct openings than needed."""
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
-    """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
+    """Return the FENs of `count` distinct openings that are not in `exclude` (keys by `position_key`), and add their keys to `exclude`.
 
-    With an opening book in the settings, openings are drawn from it, however unbalanced, because both colors play each. Without a book
-    they are positions after random plies that the engine finds balanced. Share one `exclude` between stages to give them distinct openings.
+    Book openings may be unbalanced, because both colors play each. Without a book, `pool` chooses balanced positions after random plies.
+    Stages that share `exclude` get distinct openings. A smaller count gives the beginning of the same list.
 
-    Args:
-        config: Where openings come from.
-        count: Number of openings.
-        rng: Draws them; a smaller count gives the beginning of the same list.
-        pool: Engine that checks the balance of generated positions; not used with a book.
-        exclude: `position_key` of each position that must not be used.
-
-    Raises OpeningsError if a book has too few, SourceError if it cannot be read, EngineError if the generator finds too few.
+    Raises OpeningsError if a book has too few, SourceError if a book cannot be read, EngineError if the generator finds too few.
     """
     if config.opening_book:
         return drawn_openings(config.opening_book, count=count, rng=rng, exclude=exclude)
@@ -65,18 +58,17 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 
 
 def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
-    """Return `count` openings of the book, drawn without replacement from those not in `exclude`, and add their keys to `exclude`.
+    """Return `count` openings drawn from a book without replacement, none in `exclude`, and add their keys to `exclude`.
 
-    Their order depends only on the texts of the book's lines and `rng`.
-
-    Raises OpeningsError if fewer are left, SourceError if a file cannot be read or is no list of positions.
+    The order depends only on the texts of the book's lines and `rng`. Raises OpeningsError if too few are left, SourceError if a file
+    cannot be read or is no list of positions.
     """
-    found: set[bytes] = set()
+    texts: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
-            # A line that is too long is its rejection, so that it counts as no opening.
-            found.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
-    entries = sorted(found)
+            # A line that is too long becomes its rejection's text, which is no opening.
+            texts.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
+    entries = sorted(texts)
     drawn: dict[str, str] = {}
     num_left_out = 0
     for index in rng.permutation(len(entries)):
@@ -96,10 +88,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
 
 def book_files(book: str) -> list[SourceFile]:
-    """Return the files that the setting `evaluation.opening_book` matches.
-
-    Raises SourceError if there are none, or if one of them is no list of positions.
-    """
+    """Return the files that `evaluation.opening_book` matches. Raises SourceError without a file, or if a file is no list of positions."""
     files = find_files([book])
     for file in files:
         if file.kind != FileKind.POSITIONS:
@@ -108,7 +97,7 @@ def book_files(book: str) -> list[SourceFile]:
 
 
 def _balanced(boards: Sequence[chess.Board], pool: EnginePool) -> Iterator[chess.Board]:
-    """Yield the boards within `_MAX_CENTIPAWNS` by the engine's search, in order; boards on which the engine fails are skipped."""
+    """Yield the balanced boards in order; skip boards on which the engine fails."""
     answers = pool.search([Query(fen=board.fen(), limit=_LIMIT, board=board) for board in boards])
     for board, answer in zip(boards, answers, strict=True):
         if isinstance(answer, EngineError):

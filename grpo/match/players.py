@@ -1,7 +1,7 @@
-"""Players of a match: a policy, a UCI engine, or a random mover; each chooses moves for a batch of boards.
+"""Players of a match: a policy, a UCI engine or a random mover; each chooses moves for a batch of boards.
 
-A player's random numbers in a game come from that game's own stream, so that a game does not depend on the other games of the batch. The
-streams continue from one match to the next: to repeat a match, create its players again from the same named streams.
+Each game has its own random stream, so other games of the batch do not change it. Streams continue from one match to the next: to repeat a
+match, create its players again.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,48 +21,43 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
-NUM_ROOTS: Final = 2**63 - 1
-"""Number of possible roots of `GameStreams`."""
+NUM_ROOTS: Final = 2**63 - 1  # Number of possible roots of `GameStreams`.
 
 
 class Player(Protocol):
-    """Chooses a legal move on each board of a batch; the boards belong to independent games."""
+    """Chooses a move on each board of a batch; the boards belong to independent games."""
 
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
-        """Return a legal move for each board; a player that can fail to name one returns a `Reply` instead.
+        """Return a legal move for each board; a player that can fail to name a legal move returns a `Reply` instead.
 
-        Args:
-            boards: Positions with this player to move and at least one legal move.
-            games: Number of each board's game in its match; random choices in a game may depend on it, but not on other games.
+        Each board has a legal move, with this player to move. `games` are the boards' games in their match, which select the random
+        numbers.
         """
 
 
 class BestMovePlayer:
-    """Plays a policy's most likely move (greedy)."""
+    """Plays a policy's most likely move."""
 
     def __init__(self, policy: MovePolicy, name: str) -> None:
         self.name = name
         self._policy = policy
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
-        """Return the most likely moves."""
         return _policy_moves(self._policy, boards, temperature=1.0, pick=lambda distribution, _: distribution.best())
 
 
 class SamplingPlayer:
-    """Samples a policy's moves at a temperature."""
+    """Samples a policy's moves at a temperature; one number from `rng` is the root of all games' streams."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
-        """Draw one number from `rng` as the root of the streams of all games."""
         self.name = name
         self._policy = policy
         self._temperature = temperature
         self._streams = GameStreams(int(torch.randint(NUM_ROOTS, (), generator=rng)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-        """Return sampled moves."""
         uniforms = torch.tensor([self._streams.of(game).random() for game in games], dtype=torch.float64)
         return _policy_moves(
             self._policy,
@@ -73,46 +68,33 @@ class SamplingPlayer:
 
 
 class RandomPlayer:
-    """Plays a uniformly random legal move."""
+    """Plays uniformly random legal moves; one number from `rng` is the root of all games' streams."""
 
     name = "random"
 
     def __init__(self, rng: np.random.Generator) -> None:
-        """Draw one number from `rng` as the root of the streams of all games."""
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-        """Return random moves."""
         return [random_move(board, self._streams.of(game)) for board, game in zip(boards, games, strict=True)]
 
 
 class EnginePlayer:
-    """A UCI engine with a fixed limit per move, such as Stockfish at full strength with 50 nodes.
+    """A UCI engine with a fixed limit per move: `limit` is the argument of UCI's `go`, such as `nodes 50`.
 
-    Each move is an independent search of the position without the game's history, so repetitions are unknown to it. With a limit of nodes
-    or depth, equal positions get equal moves. A `DilutedPlayer` is weaker.
+    Each move is a search without the game's history, so the engine does not see repetitions. With a limit of nodes or depth, equal
+    positions get equal moves. `says` takes a line for each move that the engine failed to name, and the engine loses the game; without
+    `says` its error ends the match.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
-        """Prepare a player.
-
-        Args:
-            pool: The engine's processes.
-            limit: The arguments of UCI's `go` (`nodes 50`, `depth 3`).
-            name: The player's name.
-            says: Takes a line for each move that the engine failed to name. Such an engine loses the game; without `says` a match cannot
-                use the engine, and ends.
-        """
         self.name = name
         self._pool = pool
         self._limit = limit
         self._says = says
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
-        """Return the engine's moves.
-
-        Raises EngineError if it fails on a board and may not lose the game by that.
-        """
+        """Raises EngineError if the engine fails and there is no `says`."""
         queries = [Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards]
         moves: list[chess.Move | Reply] = []
         for board, game, answer in zip(boards, games, self._pool.search(queries, gives_up=self._says is None), strict=True):
@@ -122,51 +104,48 @@ class EnginePlayer:
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
                 moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
                 continue
-            move = board.parse_uci(answer.best_move)  # Which converts a castling of Chess960, where the king takes its own rook.
+            move = board.parse_uci(answer.best_move)  # Converts Chess960's castling, in which the king takes its own rook.
             moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_moves=1)))
         return moves
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return the counts of one move, from the errors of an engine's searches and whether a last one named a move."""
+    """Return the counts of one move from the errors of its searches; `num_moves` is 1 if a last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:
-    """Another player with some of its moves replaced by random ones: a ladder's rungs below the weakest search."""
+    """Plays a random legal move with probability `random_fraction`, else the move of `player`: a rung below the weakest search."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
-        """Play a random legal move with probability `random_fraction`, else the move of `player`."""
         self.name = f"{player.name}, {100 * random_fraction:g} % random"
         self._player = player
         self._random_fraction = random_fraction
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
-        """Return the moves; the wrapped player chooses only those that are not random."""
         moves: list[chess.Move | Reply | None] = []
         for board, game in zip(boards, games, strict=True):
             stream = self._streams.of(game)
             moves.append(random_move(board, stream) if stream.random() < self._random_fraction else None)
-        own = [index for index, move in enumerate(moves) if move is None]
-        if own:
-            answers = self._player.choose([boards[index] for index in own], [games[index] for index in own])
-            for index, answer in zip(own, answers, strict=True):
-                moves[index] = answer
+        open_rows = [row for row, move in enumerate(moves) if move is None]
+        if open_rows:
+            answers = self._player.choose([boards[row] for row in open_rows], [games[row] for row in open_rows])
+            for row, answer in zip(open_rows, answers, strict=True):
+                moves[row] = answer
         return [move for move in moves if move is not None]
 
 
 class GameStreams:
-    """One random stream per game."""
+    """One random stream per game, determined by `root`."""
 
     def __init__(self, root: int) -> None:
-        """Start all streams; `root` determines them."""
         self._root = root
         self._streams: dict[int, np.random.Generator] = {}
 
     def of(self, game: int) -> np.random.Generator:
-        """Return the stream of a game; it continues after its last draw."""
+        """Return the stream of a game, which continues after its last draw."""
         if game not in self._streams:
             self._streams[game] = numpy_stream(self._root, "game", game)
         return self._streams[game]

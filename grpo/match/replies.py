@@ -1,4 +1,4 @@
-"""Answers of players that can fail to name a legal move (language models, engines): a move or a forfeit, with counts of failed answers."""
+"""Answers of players that can fail to name a legal move (language models, engines), with counts of failed answers."""
 
 from dataclasses import asdict, dataclass
 
@@ -7,25 +7,19 @@ import chess
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyCounts:
-    """Counts of a player's answers by what was wrong with them; counts can be added."""
+    """A player's answers, counted by fault; counts can be added."""
 
-    num_moves: int = 0
-    """Moves requested."""
-    num_answers: int = 0
-    """Answers given: one per move, plus one per retry."""
-    num_unreadable: int = 0
-    """Answers in which no move could be parsed, and searches in which an engine died or hung."""
-    num_illegal: int = 0
-    """Answers with an illegal move."""
+    num_moves: int = 0  # Moves requested.
+    num_answers: int = 0  # One per move, plus one per retry.
+    num_unreadable: int = 0  # Answers from which no move was parsed, and searches in which an engine died or hung.
+    num_illegal: int = 0  # Answers with an illegal move.
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
-        """Return the sum of both counts."""
         one, two = asdict(self), asdict(other)
         return ReplyCounts(**{name: one[name] + two[name] for name in one})
 
     @property
     def num_retries(self) -> int:
-        """Answers beyond the first one of a move."""
         return self.num_answers - self.num_moves
 
     @property
@@ -47,9 +41,5 @@ class ReplyCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """The answer of a player that can fail to name a legal move."""
-
-    move: chess.Move | None
-    """A legal move, or None to forfeit the game."""
-    counts: ReplyCounts
-    """Counts of this one move."""
+    move: chess.Move | None  # A legal move, or None to forfeit the game.
+    counts: ReplyCounts  # Counts of this one move.

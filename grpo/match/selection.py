@@ -1,4 +1,4 @@
-"""The report of `select`: the decision with what it rests on, and what pages say of it."""
+"""The report of `select`: the decision with its evidence, and sentences for pages."""
 
 from grpo.match.ladder import Placement
 from grpo.match.matches import MatchReport
@@ -9,61 +9,56 @@ from grpo.statistics.verdict import Decision
 
 
 class Selection(Decision):
-    """The report of `select`: the decision, and what it rests on. Without a candidate, what needs one is None."""
+    """The report of `select`. Without a candidate, fields that need one are None."""
 
-    champion_step: int
-    """0 is the pretrained policy."""
+    champion_step: int  # 0 is the pretrained policy.
     peak_step: int
-    peak: Estimate | None = None
-    """The peak's score against the pretrained policy; None if no checkpoint played."""
+    peak: Estimate | None = None  # Score against the pretrained policy; None if no checkpoint played.
     screening: tuple[HalvingEntry, ...] = ()
-    heldout_regret_best: dict[int, Estimate]
-    """Step of each checkpoint -> mean held-out regret of its best moves."""
+    heldout_regret_best: dict[int, Estimate]  # Step of each checkpoint -> mean held-out regret of best moves.
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None
-    previous_weights: str | None = None
-    """Hash of the weights of the champion before; None if it was not played."""
+    previous_weights: str | None = None  # Hash of the previous champion's weights; None if it was not played.
     ladder: Placement | None = None
-    """The candidate's place."""
-    ladder_initial: Placement | None = None
-    """The pretrained policy's place, by the same openings."""
+    ladder_initial: Placement | None = None  # The pretrained policy's place, from the same openings.
     initial_weights: str
     candidate_weights: str | None = None
 
     @property
     def outcome(self) -> str:
-        """The champion in words."""
+        """The champion, as a clause."""
         if not self.promoted:
-            return "the pretrained policy stays"
+            return "the pretrained policy stays champion"
         step = f"step {self.candidate_step:,}"
         if self.replaces_previous:
             return f"{step} is champion"
-        return f"{step} is this run's champion; the registry's champion stays, for {step} was not shown to be better than it"
+        return f"{step} is this run's champion; the registry's champion stays, because {step} was not shown to be better"
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """The candidate's gain in Elo against its own start and against other opponents, by label; the first one decides."""
-        games, ladder, found = self.confirmation_best_moves, self.ladder_gain, dict[str, Estimate]()
-        if games is not None:
-            found["own start, as played: decides"] = elo_estimate(games.score)
+        """Label -> the candidate's gain in Elo; the first gain decides."""
+        gains: dict[str, Estimate] = {}
+        if (games := self.confirmation_best_moves) is not None:
+            gains["own start, as played: decides"] = elo_estimate(games.score)
             if games.adjudicated is not None:
-                found["own start, adjudicated"] = elo_estimate(games.adjudicated)
-        if ladder is not None:
-            found |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
-        return found
+                gains["own start, adjudicated"] = elo_estimate(games.adjudicated)
+        if (ladder := self.ladder_gain) is not None:
+            gains |= {"other opponents, as played": ladder.played, "other opponents, adjudicated": ladder.adjudicated}
+        return gains
 
     def strength(self, step: int) -> str:
-        """Return in a sentence what games have shown of the policy of this step."""
+        """Return a sentence: what games have shown of this step's policy."""
         screened = {entry.candidate: entry.so_far for entry in self.screening}
         games = self.confirmation_best_moves if step == self.candidate_step else None
+        score = screened.get(step) if games is None else games.score
         if step == PRETRAINED_STEP:
             gain = "It is the start of its run, without GRPO"
-        elif (found := screened.get(step) if games is None else games.score) is None:
-            gain = "No game was played by it"
+        elif score is None:
+            gain = "It played no game"
         else:
-            chosen = " in the games that chose the candidate, which flatter it" * (games is None)
-            gain = f"{elo_estimate(found).text(Unit.ELO, suffix=' Elo')} against its own start{chosen}"
+            note = " in the games that chose the candidate, which overestimate it" if games is None else ""
+            gain = f"{elo_estimate(score).text(Unit.ELO, suffix=' Elo')} against its own start{note}"
         place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
         if place is None:
             return f"{gain}; it was not rated on the ladder."
@@ -71,7 +66,7 @@ class Selection(Decision):
 
     @property
     def placed(self) -> dict[str, Placement]:
-        """Name of the start and of the candidate -> its place on the ladder, by the same rungs and openings."""
+        """Name -> place on the ladder of the pretrained policy and the candidate, by the same rungs and openings."""
         if self.ladder is None or self.ladder_initial is None:
             return {}
         return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}

@@ -1,1 +1,1 @@
-"""Names, units and meanings of all metrics and events, and the record of one step's metrics."""
+"""Names, units and meanings of all metrics and events, and a step's record of them."""

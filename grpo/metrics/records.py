@@ -1,4 +1,4 @@
-"""The record of one step: its metrics and events, by declared names."""
+"""The record of one step: metrics and events by declared names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from grpo.metrics.table import EVENTS, METRICS
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of a run with a message for people."""
+    """An event and its message."""
 
     name: str
     message: str
@@ -16,17 +16,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Metrics and events of one step; in records of other code their names may be any."""
+    """Metrics and events of one step. Records of other code may have any names."""
 
     step: int
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
     stop: str = ""
-    """Why training stops after this step, with numbers; empty while training goes on. The history leaves it out."""
+    """Reason to stop after this step, with numbers (empty: go on); not part of the history."""
 
 
 def refuse_undeclared(record: Record) -> None:
-    """Raise ValueError for names that are not in the table: what this code writes is declared."""
+    """Raise ValueError for names that `METRICS` and `EVENTS` do not declare."""
     unknown = (record.metrics.keys() - METRICS.keys()) | ({event.name for event in record.events} - EVENTS.keys())
     if unknown:
-        raise ValueError(f"names that are not declared in grpo/metrics/table.py: {', '.join(sorted(unknown))}")
+        raise ValueError(f"names are not declared in grpo/metrics/table.py: {', '.join(sorted(unknown))}")

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a policy and what its training needs to go on; atomic, hashed, safe to load (safetensors and JSON, no pickle)."""
+"""Checkpoints on disk: a policy and its training state. Atomic, hashed, safe to load (safetensors and JSON, no pickle)."""
 
 import json
 import math
@@ -19,34 +19,31 @@ from grpo.policy.policy import Policy, write_tensors
 _Policy = TypeVar("_Policy", bound=Policy)
 
 STATE: Final = "state.safetensors"
-"""Tensors of the training state, with its JSON among their metadata."""
+"""File of the training state: its tensors, and its JSON as their metadata."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """What training needs, besides the weights, to resume as if it had never stopped.
-
-    Random streams are named by step (`seeding`), so that the step is all of their state.
-    """
+    """All that training needs, besides the policy, to resume as if it had never stopped. The step names the random streams."""
 
     step: int
-    """Rollouts done."""
+    """Number of rollouts done."""
     control: Mapping[str, Any]
-    """State of the controllers, and the reference's hash, as plain JSON."""
+    """Plain JSON: the controllers' state, and the hash of the reference's weights."""
     facts: Mapping[str, Any]
-    """What the weights came from: settings, dataset hash."""
+    """Origin of the weights: settings, dataset hash."""
     tensors: Mapping[str, Tensor]
-    """`optimizer.` Adam's moments; `task.` self-play's round; `training.` trained weights where the policy's are their average."""
+    """Prefixes: `optimizer.` Adam's moments, `task.` self-play's round, `training.` trained weights if the policy is their average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors whose names have the prefix, without it."""
+        """Return the tensors below a prefix, by their names without the prefix."""
         return {name.removeprefix(prefix): tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
 def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
-    """Write a complete checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
+    """Write a checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
 
-    Raises StorageError when there is no room for it; earlier checkpoints stay as they are.
+    Raises StorageError if the disk is full; earlier checkpoints stay.
     """
     target = root / checkpoint_name(state.step)
     with atomic_folder(target) as folder:
@@ -58,44 +55,39 @@ def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
 
 
 def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> tuple[_Policy, TrainingState]:
-    """Return the policy and training state of a checkpoint after checking every file's hash.
+    """Return a checkpoint's policy and training state.
 
-    Raises CorruptError when a file is not as it was written, IncompatibleError when its policy is of another kind.
+    Raises CorruptError if a file's hash is wrong, IncompatibleError if the policy is of another kind.
     """
     verified_manifest(folder)
     if (found := policy_kind(folder)) != kind.kind:
         raise IncompatibleError(
-            f"{folder} holds a policy of kind {found!r}, and this run trains one of kind {kind.kind!r}: resume from another run"
+            f"{folder} holds a policy of kind {found!r}, this run trains a policy of kind {kind.kind!r}: resume from another run"
         )
     with safe_open(folder / STATE, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # It is no mapping.
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # A safetensors file is no mapping.
         state = TrainingState(**json.loads(file.metadata()["state"]), tensors=tensors)
     return kind.load(folder, device), state
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the folders of all checkpoints below `root`, oldest first."""
+    """Return the checkpoints' folders below `root`, oldest first."""
     return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
 
 
 def checkpoint_name(step: int) -> str:
-    """Return the name of the folder of a step's checkpoint."""
     return f"step-{step:08d}"
 
 
 def checkpoint_step(folder: Path) -> int:
-    """Return the step that a checkpoint's folder is named after."""
     return int(folder.name.removeprefix("step-"))
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return which checkpoints have to go, oldest first, so that `keep` are left.
+    """Return the steps of the checkpoints to delete, oldest first, so that `keep` remain.
 
-    The best and the newest one stay, whatever `keep` is; of the rest those with the lowest regret.
-
-    Args:
-        regrets: step -> held-out regret of each checkpoint that is there; NaN is the worst.
-        keep: how many may stay.
+    `regrets` are the held-out regrets by step. The best and the newest checkpoint always stay, then those with the lowest regret; NaN is
+    the worst, and of equal regrets the newer stays.
     """
     if not regrets:
         return []

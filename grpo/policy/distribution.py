@@ -1,7 +1,7 @@
-"""Policy distribution over the legal moves of a batch of boards, at a temperature; sampling, loss and metrics all use it.
+"""Distribution of a policy over the legal moves of a batch of boards; sampling, loss and metrics all use it.
 
-Legend: B boards, A most legal moves of a board in the batch (padded), G moves of a group. Padding has probability 0 and log-probability 0,
-so that sums over A are finite (with minus infinity, 0 * -inf would be NaN).
+Legend: B boards, A most legal moves of a board in the batch (padded), G moves per board. Padding has probability 0 and log-probability 0,
+because 0 * -inf would make sums over A NaN.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
-_BOARDS_AT_ONCE: Final = 1_024  # The bitboards of all moves of more would take much memory.
-_MARK: Final = "__dataclass_fields__"  # Of a record.
+_BOARDS_AT_ONCE: Final = 1_024  # Limits the memory of the moves' bitboards.
+_MARK: Final = "__dataclass_fields__"  # Attribute of a dataclass.
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Values of `grpo.precision`."""
@@ -32,25 +32,25 @@ PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class PositionBatch:
-    """A batch of boards as input of a policy: encodings and legal moves."""
+    """A batch of boards, the input of a policy."""
 
     encodings: Tensor
     """[B, 71] uint8."""
     action_ids: Tensor
-    """[B, A] int64, ascending, then 0 as padding."""
+    """[B, A] int64, ascending, padded with 0."""
     is_legal: Tensor
     """[B, A] bool, False on padding."""
     repeats: Tensor
-    """[B, A] bool, True for a move that returns to a position of its game; nowhere without a history."""
+    """[B, A] bool, True for a move that repeats a position of the game; False without a history."""
     features: MoveFeatures | None = None
-    """What `with_features` has computed beforehand."""
+    """Result of `with_features`, if computed."""
 
     def __len__(self) -> int:
         return len(self.encodings)
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Return the batch of these boards; each must have a legal move. The history of a board is its move stack."""
+        """Return the batch of these boards; each must have a legal move. A board's move stack is its history."""
         ids = [legal_action_ids(board) for board in boards]
         returning = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
         width = max(map(len, ids))
@@ -70,7 +70,7 @@ class PositionBatch:
 
     @classmethod
     def from_arrays(cls, arrays: LabelArrays) -> Self:
-        """Return all boards of a dataset split, or all positions to imitate, as one batch; their games' histories are not known."""
+        """Return all boards of a dataset split, without histories."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),
@@ -79,7 +79,7 @@ class PositionBatch:
         )
 
     def select_rows(self, rows: Tensor) -> Self:
-        """Return the batch of the given rows, with no more padding than needed."""
+        """Return the rows, padded only to the widest row."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0
         return type(self)(
@@ -91,18 +91,17 @@ class PositionBatch:
         )
 
     def move_features(self) -> MoveFeatures:
-        """Return the features of the moves, computed now unless they were before."""
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def with_features(self) -> Self:
-        """Return the batch with the features of its moves, for boards that a policy looks at more than once; some 1.5 kB a board."""
+        """Return the batch with its moves' features, for boards used more than once; about 1.5 kB per board."""
         pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
         return joined([replace(piece, features=piece.move_features()) for piece in pieces])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveDistribution:
-    """Probabilities of the legal moves of B boards, in closed form."""
+    """Probabilities of the legal moves of B boards."""
 
     log_probs: Tensor
     """[B, A] float, 0 on padding."""
@@ -111,7 +110,7 @@ class MoveDistribution:
 
     @classmethod
     def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
-        """Return softmax(logits / temperature) over the legal moves, in float32 or better."""
+        """Return softmax(logits / temperature) over the legal moves, in float32 or float64."""
         assert logits_BA.shape == is_legal_BA.shape
         precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
         log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
@@ -119,11 +118,11 @@ class MoveDistribution:
 
     @property
     def probs(self) -> Tensor:
-        """Probabilities [B, A], 0 on padding."""
+        """[B, A], 0 on padding."""
         return self.log_probs.exp() * self.is_legal
 
     def entropy(self) -> Tensor:
-        """Return the exact Shannon entropy in nats, [B]: H = -sum p ln p, at most ln of the number of legal moves."""
+        """Return the exact Shannon entropy -sum p ln p in nats, [B], from 0 to ln(legal moves)."""
         return -(self.probs * self.log_probs).sum(1)
 
     def kl_to(self, other: "MoveDistribution") -> Tensor:
@@ -135,47 +134,47 @@ class MoveDistribution:
         return (self.probs * values_BA).sum(1)
 
     def log_prob(self, columns_BG: Tensor) -> Tensor:
-        """Return the log-probabilities of the moves in the given columns, [B, G]."""
+        """Return the log-probabilities of the moves in these columns, [B, G]."""
         return self.log_probs.gather(1, columns_BG)
 
     def sample(self, num_moves: int, rng: torch.Generator) -> Tensor:
-        """Return columns of independently sampled moves, [B, num_moves] int64, on the CPU like the generator."""
+        """Return columns of independently sampled moves, [B, num_moves] int64, on the CPU."""
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Return the columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
+        """Return columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
 
-        A row's moves depend only on its own numbers, however rows are split over batches.
+        A row's moves depend only on its own numbers, so batches may be split.
         """
         cumulated = self.probs.double().cpu().cumsum(1)
-        # The product is below the total, however it is rounded: a generator's largest number is 1 - 2**-53.
+        # Rounding keeps the product below the total: a generator's largest number is 1 - 2**-53.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
-        """Return the column of the most likely move, [B]; ties go to the lowest action id."""
+        """Return the column of the most likely move, [B]; of equal moves the first."""
         return self.probs.argmax(1)
 
     def num_legal(self) -> Tensor:
-        """Return the number of legal moves, [B]."""
+        """[B]."""
         return self.is_legal.sum(1)
 
 
 class MovePolicy(Protocol):
-    """What gives every legal move of a board a probability."""
+    """A policy that gives every legal move a probability."""
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the distribution over the legal moves of each board at this temperature."""
+        """Return the distributions of B boards at this temperature."""
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return a record with all its tensors, and those of the records in it, on another device."""
+    """Return a dataclass with its tensors, also nested ones, on a device."""
     held = {field.name: getattr(record, field.name) for field in fields(record)}
     moved = {name: value.to(device) for name, value in held.items() if isinstance(value, Tensor)}
     return replace(record, **moved, **{name: on_device(value, device) for name, value in held.items() if hasattr(value, _MARK)})
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Return the rows of all records in order, padded with 0 to the widest; what is neither a tensor nor a record is that of the first."""
+    """Return all rows in order, padded with 0 to the widest; the first part gives the values that are no tensors."""
 
     def whole(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):

@@ -1,4 +1,4 @@
-"""Files of a policy on disk, whatever its kind: `facts.json` says what it is and which files it has; needs no import of torch."""
+"""A policy's files on disk, without torch: `facts.json` has the policy's settings and the names of its files."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,33 +19,26 @@ ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
 class IncompatibleError(PlainError, RuntimeError):
-    """A policy was made with another action table or by another version of the code."""
+    """A policy of another action table or another version of the code."""
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """Write `facts.json`.
-
-    Args:
-        folder: of the policy.
-        policy: `kind`, and the other settings that it was made from.
-        files: names of its other files in the folder, first that of the weights.
-        more: what only its kind knows.
-    """
+    """Write `facts.json`: the settings `[policy]`, the names of the other files (first the weights'), and more facts of the kind."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
     """Return the content of `facts.json`.
 
-    Raises IncompatibleError if this code has another action table or no such kind, CorruptError if the file is missing or unreadable.
+    Raises IncompatibleError for another action table or an unknown kind, CorruptError if the file is missing or unreadable.
     """
     try:
         facts = dict(read_json(folder / FACTS))
         table, kind = str(facts["action_table"]), facts["policy"]["kind"]
-        facts["files"] = [Path(name).name for name in facts["files"]]  # Nothing outside of the folder, whoever made it.
+        facts["files"] = [Path(name).name for name in facts["files"]]  # No path may lead out of the folder.
         facts["files"][0]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from where the policy was made") from None
+        raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from its origin") from None
     if table != ACTION_TABLE_HASH:
         raise IncompatibleError(
             f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
@@ -61,15 +54,12 @@ def policy_kind(folder: Path) -> str:
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the names of the policy's files in a folder, which may also contain the rest of a checkpoint.
-
-    Raises the errors of `policy_facts`.
-    """
+    """Return the names of the policy's files in a folder, which may hold a checkpoint. Raises the errors of `policy_facts`."""
     return [FACTS, *policy_facts(folder)["files"]]
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the files that a folder lacks to be a policy; raises the errors of `policy_facts` where it says what it is."""
+    """Return the names of a policy's missing files; raises the errors of `policy_facts` if `facts.json` exists."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 
@@ -80,12 +70,12 @@ def is_policy(folder: Path) -> bool:
 
 
 def weights_file(folder: Path) -> Path:
-    """Return the file with a policy's weights; raises the errors of `policy_facts`."""
+    """Return the file of a policy's weights; raises the errors of `policy_facts`."""
     return folder / str(policy_facts(folder)["files"][0])
 
 
 def copy_policy(folder: Path, target: Path) -> None:
-    """Copy the policy's files of a folder, and nothing else that lies there, into a new folder."""
+    """Copy only the policy's files of a folder into a new folder."""
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)

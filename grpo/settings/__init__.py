@@ -1,1 +1,1 @@
-"""Settings and presets of a run."""
+"""Settings and presets of a run; `tree.py` has the whole tree."""

@@ -1,4 +1,4 @@
-"""Settings of GRPO. Coefficients are win probability per nat; entropies and divergences are exact and in nats."""
+"""Settings of GRPO. Coefficients are in win probability per nat; entropy and KL are exact, in nats."""
 
 from typing import Annotated, Literal, Self
 
@@ -9,14 +9,14 @@ from grpo.settings.types import Count, NotNegative, Positive, Section
 
 
 class FieldNotesRecovery(Section):
-    """The recovery controller of the field notes. These numbers of it have no defaults: they depend on the reward."""
+    """Numbers of the field notes' controller. They depend on the reward, so they have no defaults."""
 
     entropy_floor: Positive
-    """Entropy, in nats at T = 1, below which steps are counted."""
+    """Entropy in nats at T = 1; steps below are counted."""
     entropy_critical: Positive
-    """Entropy, in nats at T = 1, below which training saves and stops immediately."""
+    """Entropy in nats at T = 1; one step below saves and stops training."""
     steps_threshold: Count
-    """Number of consecutive steps below the floor after which it acts; the count then restarts."""
+    """Steps in a row below the floor before the controller acts."""
     max_entropy_coefficient: Positive
     """Upper bound of the entropy coefficient."""
 
@@ -25,64 +25,61 @@ class GrpoConfig(Section):
     """Group relative policy optimization (GRPO)."""
 
     num_steps: Count = 400
-    """Number of rollouts, each followed by its optimizer steps. A resumed run does this many more."""
+    """Number of rollouts, each followed by its optimizer steps. A run with `--resume-from` does this many more."""
     states_per_step: Count = 512
     """Initial states of a rollout."""
     num_minibatches: Count = 2
-    """Optimizer steps of a rollout; each uses an equal part of it."""
+    """Optimizer steps of a rollout; each uses an equal part of the states."""
 
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
     num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
-    """Own moves of a trajectory. Above 1, `group_size` trajectories from one board are compared with each other, ply by ply, as those of
-    the field notes; the policy itself replies, and its replies are not trained on."""
+    """Own moves of a trajectory. Above 1, `group_size` trajectories from one board are compared ply by ply, as in the field notes. The
+    policy also plays the replies, which are not trained on."""
     self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
-    """Fraction of the states of a step from games of the policy against itself; 0 turns self-play off. Without it the policy does not learn
-    to finish its own games."""
+    """Fraction of a step's states from self-play; 0 turns self-play off, and the policy does not learn to finish its games."""
     self_play_states: Count = 3_000
-    """Distinct positions taken from the games of one round of self-play; the engine computes the move values of each once."""
+    """Distinct positions that one self-play round gives; the engine values each once."""
     self_play_steps: Count = 50
-    """Steps that train on the states of one round, before the current policy plays the next round."""
+    """Steps that use the states of one self-play round."""
 
     temperature: Positive = 1.0
-    """Temperature of the policy, the same for sampling and for the loss."""
+    """Temperature of sampling and of the loss."""
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     learning_rate_decay: Literal["constant", "cosine"] = "cosine"
     """Learning rate schedule up to `num_steps`."""
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
-    """Decay of the exponential moving average (EMA) of the weights. The EMA policy is evaluated, saved and played; training updates the
-    raw weights. 0 turns the EMA off."""
+    """Decay of the weights' exponential moving average (EMA), which is evaluated, saved and played; 0 turns the EMA off."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The probability ratio is clipped below at `1 - clip_low`."""
+    """Probability ratios are clipped at `1 - clip_low`."""
     clip_high: Positive = 0.28
-    """The probability ratio is clipped above at `1 + clip_high`. Wider than `clip_low`, so that rare moves can gain probability."""
+    """Probability ratios are clipped at `1 + clip_high`; wider than `clip_low`, so rare moves can gain probability."""
 
     entropy_coefficient: NotNegative = 0.015
-    """Coefficient of the exact entropy bonus; the initial value of its schedule."""
+    """Coefficient of the entropy bonus, at first."""
     entropy_schedule: Literal["constant", "target", "field_notes"] = "target"
-    """`target` keeps entropy near `target_entropy`. `field_notes` is the controller of `[grpo.field_notes]`, which also adjusts the KL
-    coefficient and the temperature."""
+    """`target` keeps entropy near `target_entropy`; `field_notes` also changes KL coefficient and temperature."""
     target_entropy: Annotated[float, Field(gt=0, lt=1)] = 0.6
-    """Target entropy at T = 1, as a fraction of the mean ln(number of legal moves)."""
+    """Target entropy at T = 1, as a fraction of mean ln(legal moves)."""
     field_notes: FieldNotesRecovery | None = None
-    """The numbers of `entropy_schedule = "field_notes"`."""
+    """Numbers of `entropy_schedule = "field_notes"`."""
     kl_coefficient: NotNegative = 0.03
-    """Coefficient of the KL divergence from the reference. Without it the policy unlearns how to win won positions: there most moves keep
-    the value, so that values cannot tell progress from shuffling, and only the imitated moves do (docs/results.md)."""
+    """Coefficient of KL(policy || reference). At 0 the policy unlearns to win won positions, where most moves keep the value but only
+    imitated moves make progress (docs/results.md)."""
     kl_target: Positive | None = None
-    """In nats: the KL coefficient then follows the reference KL to this target (Ziegler et al., arXiv 1909.08593). None keeps it."""
+    """KL in nats that the KL coefficient adapts to (Ziegler et al., arXiv 1909.08593); None keeps the coefficient."""
 
     critical_entropy: NotNegative = 0.2
-    """Entropy is critical when its mean over ten steps, in nats at T = 1, is below this; 0 turns the check off."""
+    """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """What happens then: `stop` saves and stops. `forward_kl` adds KL(reference || policy) until entropy is healthy: its gradient does not
-    vanish with the entropy, as that of an entropy bonus does."""
+    """Response to critical entropy: `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy.
+    This KL's gradient does not vanish, unlike an entropy bonus's."""
 
     steps_per_checkpoint: Count = 100
-    """Steps between two checkpoints; each is evaluated on the held-out boards."""
+    """Steps between checkpoints; each is evaluated on the held-out boards."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision inside the network. Logits, probabilities and loss are always float32 or better."""
+    """Precision inside the network; logits, probabilities and loss are always float32 or better."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -90,16 +87,16 @@ class GrpoConfig(Section):
             raise ValueError(f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches})")
         if self.entropy_schedule == "field_notes" and self.field_notes is None:
             raise ValueError(
-                'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults: its numbers depend on the reward'
+                'entropy_schedule = "field_notes" needs [grpo.field_notes]; its numbers depend on the reward, so they have no defaults'
             )
         num_own = round(self.self_play_fraction * self.states_per_step)
         if num_own > self.self_play_states:
             raise ValueError(
-                f"self_play_states ({self.self_play_states}) must be at least the number of states that a step uses:"
-                f" self_play_fraction of states_per_step, {num_own}"
+                f"self_play_states ({self.self_play_states}) must be at least {num_own}, the states that a step uses:"
+                " self_play_fraction of states_per_step"
             )
         if self.entropy_schedule == "field_notes" and self.kl_target is not None:
-            raise ValueError('entropy_schedule = "field_notes" adjusts the KL coefficient too: leave kl_target out')
+            raise ValueError('entropy_schedule = "field_notes" also changes the KL coefficient: leave kl_target out')
         low, high = ENTROPY_BOUNDS
         if self.entropy_schedule == "target" and not low <= self.entropy_coefficient <= high:
             raise ValueError(f"entropy_coefficient ({self.entropy_coefficient}) must lie within the controller's bounds, {low} to {high}")

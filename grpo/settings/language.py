@@ -1,4 +1,4 @@
-"""Settings of a language model as the policy, and the defaults of GRPO that differ with it."""
+"""Settings of a language model as the policy, and its defaults of other sections."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.types import Count, Probability, Section
 
 SMALL: Final = "small"
-"""Name of the model that is created locally, without a hub."""
+"""Value of `language.model` for a new model, created locally."""
 
 _PATH_STARTS: Final = (".", "/", "~")
 
@@ -34,46 +34,46 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""Section -> defaults that differ with a language model: those of GRPO for learning rate, clipping and KL are the field notes'."""
+"""Section -> a language model's defaults; GRPO's learning rate, clipping and KL are the field notes'."""
 
 
 class LanguageConfig(Section):
     """A causal language model as the policy; needs `policy.kind = "language"`."""
 
     model: str = SMALL
-    """`small` is created locally. Otherwise a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
+    """`small` (created locally), a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
-    """Commit or tag of a model on the hub. Empty is the newest. The commit that it stands for is in the step's version and report."""
+    """Commit or tag on the hub; empty is the newest. Version and report name the commit."""
     small_width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
-    """Embedding dimension of the small GPT-2 of `model = "small"`. It is initialized at random, plays badly, and needs no hub."""
+    """Embedding dimension of `model = "small"`, a GPT-2 with random weights that plays badly and needs no hub."""
     small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
-    """Number of its transformer blocks."""
+    """Transformer blocks of `model = "small"`."""
 
     environment_share: Probability = 0.25
-    """Fraction of the examples and of the prompts of a step that are the environment task; the others are the policy task."""
+    """Fraction of examples and prompts with the environment task; the others have the policy task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
-    """Maximum number of past moves in an environment prompt, including the last."""
+    """Maximum number of past moves in an environment prompt."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
-    """Maximum answer length. A longer answer is truncated; loss and group means leave it out."""
+    """Maximum tokens of an answer; longer answers are truncated and not trained on."""
     answers_per_forward: Count = 64
-    """Batch size for generating and scoring answers: affects memory and time, and the result only by rounding."""
+    """Answers per forward pass; changes memory, time and rounding only."""
 
     min_parse_rate: Probability = 0.8
-    """The gate before GRPO: minimum fraction of answers, sampled at T = 1, that can be parsed, for each task that is trained."""
+    """GRPO begins only if this fraction of each task's answers, sampled at T = 1, can be parsed."""
     kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
-    """Steps of the linear warm-up of the KL coefficient; it is above 0 from the first step."""
+    """Steps of the KL coefficient's linear warm-up, which begins above 0."""
     reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
-    """Steps of the linear warm-up of the chess parts of the reward; `structure` and `parsing` count in full from the first step."""
+    """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`."""
 
     max_questions: Annotated[int, Field(ge=1, le=20)] = 3
-    """Maximum number of answers per move in a game. After an answer without a legal best move the next is sampled at T = 1; after the last,
-    the game is lost."""
+    """Maximum answers per move in a game; after an answer without a legal best move, the next is sampled at T = 1. After the last, the game
+    is lost."""
     num_heldout_boards: Count = 150
-    """Number of held-out boards on which regret is measured, equally many of each phase. An answer takes about 50 forward passes."""
+    """Held-out boards, equally many per phase, on which regret is measured. An answer takes about 50 forward passes."""
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder that `language.model` names, whether it exists or not; None for `small` and for a model name on the hub.
+    """Return the folder that `language.model` names, which may be missing; None for `small` and for a name on the hub.
 
     >>> model_folder("jrahn/RookWorld-LM-124M") is model_folder("small") is None
     True
@@ -83,7 +83,7 @@ def model_folder(model: str) -> Path | None:
 
 
 def refuse_for_language(grpo: GrpoConfig) -> None:
-    """Raise ValueError naming settings of `[grpo]` that are only for networks."""
+    """Raise ValueError if settings of `[grpo]` are only for networks."""
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play_fraction must be 0": grpo.self_play_fraction > 0,

@@ -1,4 +1,4 @@
-"""Settings by their dotted names: the part that a step reads, and what runs are compared by."""
+"""Settings by dotted name: the part that a step reads, and the part by which runs are compared."""
 
 import json
 from collections.abc import Container, Iterable, Mapping
@@ -10,7 +10,7 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Where files are and how the work is divided: no step's version has them. A file counts by its content, not by its path."""
+"""Settings in no step's version: paths (a file counts by its content), and the division of work."""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -19,15 +19,15 @@ MAIN: Final[Container[str]] = frozenset(
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
     )
 )
-"""Shown on the pages of a run even where they are the defaults."""
+"""Settings that a run's pages show even if they are defaults."""
 _NOT_COMPARED: Final = ("boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())
-"""Values of a setting that is off."""
+"""Values that turn a setting off."""
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether a setting is one of these, or lies in one of these sections.
+    """Return whether a setting is one of these, or is in one of these sections.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
@@ -36,13 +36,13 @@ def is_within(name: str, sections: Iterable[str]) -> bool:
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
-    """Return those of these names that are neither a setting nor a section."""
+    """Return the names that are neither a setting nor a section."""
     known = flattened(Settings().model_dump(mode="json"))
     return [name for name in names if not any(is_within(each, (name,)) for each in known)]
 
 
 def declared(settings: Settings, names: Iterable[str]) -> Settings:
-    """Return settings of which only these sections and names can be read; reading another one raises UndeclaredSettingError."""
+    """Return settings with only these sections and names; reading others raises UndeclaredSettingError."""
     return _declared(settings, tuple(names), "")
 
 
@@ -63,7 +63,7 @@ def _declared(section: _Section, names: tuple[str, ...], prefix: str) -> _Sectio
 
 
 def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
-    """Return the settings of these sections or names, nested and JSON-able, without those that are in no version."""
+    """Return these sections or settings as nested JSON data, without `IN_NO_VERSION`."""
 
     def part(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         found = {}
@@ -79,7 +79,7 @@ def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted name, in their order."""
+    """Return nested settings by dotted name."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
         found |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -87,7 +87,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings by which runs are compared, as short texts; settings that are off are left out.
+    """Return the settings by which runs are compared, unless they are off, as short texts.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
@@ -97,7 +97,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a setting's value as a text of at most 60 characters; of files the names, because the same file has another folder elsewhere.
+    """Return a setting's value in at most 60 characters, files without their folders.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

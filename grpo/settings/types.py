@@ -10,41 +10,41 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
-"""One path or several."""
+"""Paths; a single text is one path."""
 S3_SCHEME: Final = "s3://"
-"""How the address of a file, a folder or a store on S3 begins."""
+"""Begin of an address on S3."""
 
 PolicyKindName = Literal["network", "language"]
 
 
 class UndeclaredSettingError(RuntimeError):
-    """A step reads a setting that its declaration does not name, so that its version would not have it."""
+    """A step reads a setting that `Step.reads` does not name, so the step's version would not contain it."""
 
 
 class Section(BaseModel):
-    """A part of the settings: frozen, strict about types, without unknown keys, NaN or infinity."""
+    """A part of the settings; refuses unknown keys, wrong types, NaN and infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Refuse a setting that `grpo.settings.names.declared` has taken out."""
+            """Refuse a setting that `grpo.settings.names.declared` has removed."""
             if name in type(self).model_fields:
-                raise UndeclaredSettingError(f"the step reads {name} of {type(self).__name__}, which its declaration (Step.reads) lacks")
+                raise UndeclaredSettingError(f"the step reads {name} of {type(self).__name__}, which Step.reads does not declare")
             return super().__getattr__(name)
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section that a key of this type holds, also when it is optional; None for a plain value."""
+    """Return the section of a key of this type, also if optional; None for a plain value."""
     return next((one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)), None)
 
 
 def refuse_secret(address: str) -> None:
-    """Raise ValueError, which does not show it, if an address may hold a secret: it would stand in settings, tags and logs."""
+    """Raise ValueError if an address may contain a secret; the message hides it."""
     parts = urlsplit(address)
     if "@" in parts.netloc or (parts.scheme in ("http", "https") and parts.query):
         raise ValueError(
             f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: give this address without a user or a query (not shown here):"
-            " they may hold a secret, which would stand in settings and logs; or download the file, and give its path"
+            " settings and logs would show a secret in them; or download the file, and give its path"
         )

@@ -1,1 +1,1 @@
-"""Intervals, ratings, sequential halving, the phase guard and the verdict: numbers alone, neither chess nor torch."""
+"""Intervals, ratings, sequential halving, the phase guard and the verdict: arithmetic without chess or torch."""

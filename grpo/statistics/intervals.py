@@ -7,26 +7,21 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025
-"""One-sided error of a claim; "the lower end of the 95 % interval lies above one half" is the same test."""
-Z95: Final = 1.959964
-"""Standard errors on each side of a 95 % interval."""
-REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / look) for look in (1, 2))
-"""Standard errors on each side of a repeated 95 % interval at each look of a group-sequential test, after equal parts of its sample.
+LEVEL: Final = 0.025  # One-sided error of a claim, which is shown if its 95 % interval lies above one half.
+Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
+REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
+"""Standard errors on each side of a repeated 95 % interval, after half of the sample and at its end.
 
-In 95 % of the cases the intervals of all looks hold the truth. So that of the last look is valid whatever made it the last (O'Brien and
-Fleming, Biometrics 35, 1979; 1.977 for two looks: Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3)."""
+Both intervals hold the truth in 95 % of the cases, so play may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
+and Turnbull, Group Sequential Methods, 2000, table 2.3).
+"""
 _NORMAL: Final = NormalDist()
 
 
 class Unit(StrEnum):
-    """The unit of an estimate; digits and sign of its text follow from it."""
-
-    SCORE = "score"
-    """A win is 1, a draw 0.5."""
+    SCORE = "score"  # A win is 1, a draw 0.5.
     ELO = "Elo"
-    REGRET = "win probability"
-    """Lower is better."""
+    REGRET = "win probability"  # Lower is better.
 
 
 _FORMATS: Final = {Unit.SCORE: ".3f", Unit.ELO: "+,.0f", Unit.REGRET: ".4f"}
@@ -34,24 +29,16 @@ _FORMATS: Final = {Unit.SCORE: ".3f", Unit.ELO: "+,.0f", Unit.REGRET: ".4f"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """A number with its 95 % interval."""
-
     value: float
     low: float
     high: float
-    num_pairs: int = 0
-    """Pairs of games of a match score; 0 for any other number."""
+    num_pairs: int = 0  # Pairs of games of a match score, else 0.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the number and its interval as people read it.
+        """Return the number with its 95 % interval; a change always has a sign.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
-
-        Args:
-            unit: gives digits and sign.
-            is_change: a difference, which has a sign whatever its unit.
-            suffix: follows the number, such as " Elo".
         """
         sign = "+" if is_change and unit != Unit.ELO else ""
         value, low, high = (format(number, f"{sign}{_FORMATS[unit]}") for number in (self.value, self.low, self.high))
@@ -59,7 +46,7 @@ class Estimate:
 
     @property
     def score_text(self) -> str:
-        """The score of a match as people read it, in Elo too.
+        """A match score, also in Elo.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295, num_pairs=150).score_text
         '0.603 [0.574, 0.629] = +72 Elo [+52, +92], 150 pairs'
@@ -69,27 +56,21 @@ class Estimate:
 
 
 def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Estimate:
-    """Return a number with the interval that reaches `z` standard errors to each side."""
+    """Return the mean with `z` standard errors on each side."""
     return Estimate(value=mean, low=mean - z * standard_error, high=mean + z * standard_error)
 
 
 def regret_interval(mean: float, standard_error: float) -> Estimate:
-    """Return a mean regret with its 95 % interval, which has nothing below 0."""
-    found = normal_interval(mean, standard_error)
-    return replace(found, low=max(0.0, found.low))
+    """Return a 95 % interval, cut at 0."""
+    interval = normal_interval(mean, standard_error)
+    return replace(interval, low=max(0.0, interval.low))
 
 
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
-    """Return the mean of the pairs' scores with its 95 % interval; a win is 1, a draw 0.5.
+    """Return the mean of pair scores, each in [0, 1], with its 95 % interval. Raises ValueError without a pair.
 
-    The two games of an opening are one observation, because they share its bias. The interval is the normal one after adding one lost and
-    one won pair (after Agresti and Coull, The American Statistician 52, 1998), so that a few pairs, or pairs with equal results, never
-    look certain: 16 lost pairs give [0, 0.16], not [0, 0].
-
-    Args:
-        pair_scores: Mean score of the two games of each opening, in [0, 1].
-
-    Raises ValueError if there is no pair.
+    A pair is one observation, because its two games share the opening's bias. One lost and one won pair are added to the normal interval
+    (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -101,16 +82,16 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
 
 
 def p_value(pair_scores: Sequence[float]) -> float:
-    """Return the one-sided p-value of the null hypothesis "the expected score is at most one half".
+    """Return the one-sided p-value of "the expected score is at most one half". Raises ValueError without a pair.
 
-    It is below `LEVEL` exactly if `paired_interval` lies above one half. Raises ValueError if there is no pair.
+    The p-value is below `LEVEL` exactly if `paired_interval` lies above one half.
     """
     center, deviation = _padded_mean(pair_scores)
     return _NORMAL.cdf((0.5 - center) / deviation)
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
-    """Return the mean after adding one lost and one won pair, and its standard error, which is never 0."""
+    """Return mean and standard error after adding one lost and one won pair."""
     if not pair_scores:
         raise ValueError("no pairs, no score: play at least one opening")
     padded = [*pair_scores, 0.0, 1.0]
@@ -120,10 +101,10 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values adjusted for multiple testing, in their order: a claim holds at level a if its adjusted value is at most a.
+    """Return p-values adjusted for multiple testing, in their order; a claim holds at level a if its value is at most a.
 
-    Holm's step-down method (Scandinavian Journal of Statistics 6, 1979): the smallest of m is multiplied by m, the next by m - 1, and none
-    is smaller than the one before it. The probability of any false claim is then at most a, whatever the dependence between claims.
+    Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m by m, the next by m - 1, ...; no value falls
+    below the one before. Any false claim then has probability at most a, even for dependent claims.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -134,15 +115,15 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a proportion (E. B. Wilson, JASA 22, 1927): 6 of 64 give 0.044 to 0.190."""
-    from scipy import stats  # Here, for it takes a second to import.
+    """Return a proportion's 95 % interval (E. B. Wilson, JASA 22, 1927): 6 of 64 give 0.044 to 0.190."""
+    from scipy import stats  # Importing scipy takes a second.
 
     low, high = stats.binomtest(successes, trials).proportion_ci(method="wilson")
     return float(low), float(high)
 
 
 def elo(score: float) -> float:
-    """Return the Elo difference of an expected score, 400 log10(s / (1 - s)), clipped to +-1,200 so that it is finite.
+    """Return an expected score's Elo difference, 400 log10(s / (1 - s)), clipped to +-1,200.
 
     >>> round(elo(0.64))
     100
@@ -152,21 +133,20 @@ def elo(score: float) -> float:
 
 
 def elo_estimate(score: Estimate) -> Estimate:
-    """Return a score with its interval as an Elo difference."""
     return Estimate(value=elo(score.value), low=elo(score.low), high=elo(score.high))
 
 
 def expected_score(elo_difference: float) -> float:
-    """Return the expected score of an Elo difference, 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
-    odds = 10 ** (-abs(elo_difference) / 400)  # Odds of the weaker player, which cannot overflow.
+    """Return 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
+    odds = 10 ** (-abs(elo_difference) / 400)  # The weaker player's odds cannot overflow.
     return 1 / (1 + odds) if elo_difference >= 0 else odds / (1 + odds)
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """Return first minus second of two independent estimates, with a 95 % interval computed from theirs.
+    """Return first minus second of two independent estimates with its 95 % interval.
 
-    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. For positively
-    correlated samples, such as games from the same openings, the interval is conservative.
+    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. Positive correlation,
+    as of games from the same openings, makes the interval too wide.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
@@ -178,10 +158,10 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def between_runs(values: Sequence[float]) -> Estimate | None:
-    """Return the mean of the runs' values with its 95 % interval, m +- t s / sqrt(n); None for a single run, which has no spread.
+    """Return the runs' mean m with its 95 % interval, m +- t s / sqrt(n); None for fewer than two runs.
 
-    It comes from how the runs differ, so that it covers everything that a seed changes. s is the sample standard deviation, and t the
-    quantile of Student's distribution with n - 1 degrees of freedom.
+    The interval covers all that a seed changes. s is the sample standard deviation, t Student's 97.5 % quantile with n - 1 degrees of
+    freedom.
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)
@@ -189,22 +169,22 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
     """
     if len(values) < 2:
         return None
-    from scipy import stats  # Here, for it takes a second to import.
+    from scipy import stats  # Importing scipy takes a second.
 
     mean, margin = fmean(values), float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return Estimate(value=mean, low=mean - margin, high=mean + margin)
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, with a 95 % interval computed from theirs (MOVER, as `difference`).
+    """Return the mean of independent estimates, one a run, with its 95 % interval (MOVER, as `difference`).
 
-    Of runs it covers the games of these very runs, and says nothing about another seed.
+    The interval covers the luck of these runs' games, not another seed.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high
     (15.0, 12.5, 17.5)
     """
-    mean = fmean(each.value for each in estimates)
-    below = math.hypot(*(each.value - each.low for each in estimates)) / len(estimates)
-    above = math.hypot(*(each.high - each.value for each in estimates)) / len(estimates)
+    mean = fmean(run.value for run in estimates)
+    below = math.hypot(*(run.value - run.low for run in estimates)) / len(estimates)
+    above = math.hypot(*(run.high - run.value for run in estimates)) / len(estimates)
     return Estimate(value=mean, low=mean - below, high=mean + above)

@@ -1,4 +1,4 @@
-"""Elo ratings from games: the Bradley-Terry model on the logistic Elo scale, with standard errors computed over pairs of games."""
+"""Elo ratings from pair scores (mean score of an opening's two games, in [0, 1]): the Bradley-Terry model on the logistic Elo scale."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,40 +8,35 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-ELO_PER_NAT: Final = 400 / math.log(10)
-"""Elo points of one unit of log-odds: 173.7."""
+ELO_PER_NAT: Final = 400 / math.log(10)  # Elo points of one nat of log-odds: 173.7.
 _MAX_STEPS: Final = 200
-_LONGEST_STEP: Final = 2.0  # In nats; limits Newton steps far from the maximum, which would overshoot.
+_LONGEST_STEP: Final = 2.0  # In nats; longer Newton steps overshoot far from the maximum.
 _TOLERANCE: Final = 1e-10
 
-Vector = NDArray[np.float64]
-"""[P], one number per free rating, or [K], one per pairing."""
-Matrix = NDArray[np.float64]
-"""[P, P] covariances, or [K, P] design matrix: the sign of each free rating in each pairing."""
+Vector = NDArray[np.float64]  # [P], a number per free rating, or [K], a number per pairing.
+Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: each free rating's sign in each pairing.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rating:
-    """One player's rating, or its difference to another's, from games against opponents whose ratings are given."""
+    """A player's rating, or the difference of two, against opponents with known ratings."""
 
     elo: float
-    standard_error: float
-    """Standard error from the games, with the opponents' ratings taken as exact."""
-    weights: tuple[float, ...]
-    """Change per point of each opponent's rating; they sum to 1, those of a difference to 0."""
+    standard_error: float  # Error from the games alone; the opponents' ratings count as exact.
+    weights: tuple[float, ...]  # Change of `elo` per Elo point of each opponent's rating; the sum is 1, or 0 for a difference.
 
 
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
-    """Return the maximum-likelihood ratings, [players], with the covariance of their errors, [players, players]; player 0 has rating 0.
+    """Return maximum-likelihood ratings in Elo, [players], and the covariance of their errors in Elo squared, [players, players].
 
-    Bradley and Terry, Biometrika 39 (1952), with a draw as half a win. The plain likelihood has no maximum if a player won every game, and
-    overestimates differences with few games; Firth's penalty (Biometrika 80, 1993) avoids both. It adds one drawn game per free rating,
-    spread over the pairings by their leverage: for a single pairing, log((w + 1/2) / (l + 1/2)). The covariance is a sandwich estimate in
-    which a pairing's variance is that of its pairs, after adding one lost and one won pair, as in `grpo.statistics.intervals`.
+    The model is Bradley and Terry's (Biometrika 39, 1952), with a draw as half a win. The plain likelihood has no maximum if a player won
+    every game, and overestimates differences with few games. Firth's penalty (Biometrika 80, 1993) avoids both: it adds one drawn game per
+    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate with each pairing's variance over pairs, after
+    adding one lost and one won pair.
 
     Args:
-        num_players: They are 0 .. n - 1, and their pairings connect all of them.
-        pair_scores: (one, other) -> mean score of the first-named in the two games of each opening, in [0, 1]; a win is 1, a draw 0.5.
+        num_players: Players are 0 .. n - 1; player 0 has rating 0. The pairings connect all players.
+        pair_scores: (first, second) -> pair scores of the first player.
     """
     design = np.zeros((len(pair_scores), num_players))
     for row, (first, second) in enumerate(pair_scores):
@@ -51,12 +46,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's maximum-likelihood rating, by the same model, from its pairs against opponents of known ratings.
-
-    Args:
-        opponents: The opponents' ratings in Elo.
-        pair_scores: The player's pair scores against each opponent.
-    """
+    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from the pair scores against each opponent, rated in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     return Rating(
         elo=float(fitted[0]) * ELO_PER_NAT,
@@ -66,40 +56,32 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 
 
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
-    """Return the first player's rating less the second's, both by `rate_against`, with an error that is paired by opening.
+    """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
 
-    Players on the same openings share their luck: the error is that of the difference on each opening (delta method), and not the sum of
-    both players' errors. As for one player a lost and a won pair are added to each opponent; what one player loses there the other wins,
-    so that the difference of equal games is 0 and does not look certain.
-
-    Args:
-        opponents: The opponents' ratings in Elo.
-        first: The first player's pair scores against each opponent.
-        second: The second player's pair scores, of the same openings in the same order.
+    Both players' pairs have the same openings in the same order. Shared openings share luck, so the error comes from the difference on each
+    opening (delta method). Two pairs are added per opponent, one lost by the first player and won by the second and one the other way
+    round: equal games give a difference of 0 that does not look certain.
     """
-    one, other = rate_against(opponents, first), rate_against(opponents, second)
+    one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
-    for one_scores, other_scores, one_weight, other_weight in zip(first, second, one.weights, other.weights, strict=True):
-        apart = one_weight * _log_odds([*one_scores, 0.0, 1.0]) - other_weight * _log_odds([*other_scores, 1.0, 0.0])
-        variance += _variance_of_mean(apart)
-    return Rating(
-        elo=one.elo - other.elo,
-        standard_error=math.sqrt(variance) * ELO_PER_NAT,
-        weights=tuple(one_weight - other_weight for one_weight, other_weight in zip(one.weights, other.weights, strict=True)),
-    )
+    for scores_1, scores_2, weight_1, weight_2 in zip(first, second, one.weights, two.weights, strict=True):
+        differences = weight_1 * _log_odds([*scores_1, 0.0, 1.0]) - weight_2 * _log_odds([*scores_2, 1.0, 0.0])
+        variance += _variance_of_mean(differences)
+    weights = tuple(weight_1 - weight_2 for weight_1, weight_2 in zip(one.weights, two.weights, strict=True))
+    return Rating(elo=one.elo - two.elo, standard_error=math.sqrt(variance) * ELO_PER_NAT, weights=weights)
 
 
 def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]]) -> tuple[Vector, Matrix, Vector]:
-    """Return the maximum-likelihood free ratings in nats, their covariance, and each pairing's Fisher information."""
+    """Return the free ratings in nats, [P], their covariance, [P, P], and each pairing's Fisher information, [K]."""
     num_games = np.array([2 * len(scores) for scores in pair_scores])
-    won = np.array([2 * sum(scores) for scores in pair_scores])
+    points = np.array([2 * sum(scores) for scores in pair_scores])
     fitted = np.full(design.shape[1], -offset.mean())
     for _ in range(_MAX_STEPS):
         chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
         information = num_games * chances * (1 - chances)
         bread = np.linalg.inv(design.T @ (information[:, None] * design))
         added = information * np.einsum("kp,pq,kq->k", design, bread, design)
-        step = bread @ (design.T @ (won - num_games * chances + added * (0.5 - chances)))
+        step = bread @ (design.T @ (points - num_games * chances + added * (0.5 - chances)))
         longest = float(np.abs(step).max())
         fitted = fitted + step * min(1.0, _LONGEST_STEP / max(longest, _TOLERANCE))
         if longest < _TOLERANCE:
@@ -111,7 +93,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return [pairs], each pair's score in units of the log-odds of the mean score (nats), by the slope at the mean."""
+    """Return each pair's score in nats, [pairs]: divided by m (1 - m), the slope at the mean m."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

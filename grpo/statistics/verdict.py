@@ -1,9 +1,9 @@
-"""The verdict: whether the chosen checkpoint is better than the initial policy and no worse than it on the ladder, and the peak.
+"""The verdict: is the candidate, a chosen checkpoint, better than the initial policy?
 
-The best of many equal checkpoints looks better than it is (the winner's curse), so the three stages of selection share no game. Held-out
-regret screens all checkpoints, sequential halving (`grpo.statistics.halving`) chooses one, and only the confirmation games, which are
-played after the choice, are reported. A policy can learn to beat its own start and be no stronger against anybody else, so the candidate
-and its start also meet the same opponents of the ladder. This module only computes on scores.
+The best of several checkpoints looks better than it is (the winner's curse), so the stages of selection share no game: held-out regret
+ranks all checkpoints, sequential halving chooses the candidate, and only the confirmation games, played afterwards, are reported. A policy
+can beat its own start without gaining against anybody else, so both also play the same ladder opponents. A pair score is the mean score of
+an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,6 @@ from grpo.statistics.phase_guard import PhaseChange
 
 
 class Verdict(StrEnum):
-    """The verdict on a candidate, by confirmation games, by games against the ladder, and by held-out regret per phase."""
-
     BETTER = "better"
     NO_IMPROVEMENT = "no improvement shown"
     WORSE = "worse than its start"
@@ -26,8 +24,6 @@ class Verdict(StrEnum):
 
 
 class LadderFinding(StrEnum):
-    """The candidate on the ladder, compared with the initial policy."""
-
     HIGHER = "higher"
     NOT_SHOWN = "no difference shown"
     WORSE = "worse"
@@ -35,31 +31,22 @@ class LadderFinding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderGain:
-    """The candidate's ladder rating less the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
+    """The candidate's ladder rating minus the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
 
-    played: Estimate
-    """Gain in games as played; it decides."""
+    played: Estimate  # Gain in games as played; it decides.
     adjudicated: Estimate
-    """Gain in the same games with undecided ones adjudicated."""
-    num_pairs: int
-    """Openings that both played against each of the two rungs."""
-    num_planned: int
-    """The most that they would have played."""
-
-    @property
-    def look(self) -> int:
-        """Return at which look of `REPEATED_Z` play stopped."""
-        return len(REPEATED_Z) * self.num_pairs // self.num_planned
+    num_pairs: int  # Openings that both policies played against each of the two rungs.
+    num_planned: int  # Largest possible `num_pairs`.
 
     @property
     def detectable(self) -> float:
-        """Return the true difference in Elo, up or down, that play up to the last look shows in 80 % of the cases."""
+        """True difference in Elo, up or down, that all planned games show with probability 80 %."""
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
 
     @property
     def finding(self) -> LadderFinding:
-        """Return what is shown: a difference, if the whole interval as played lies on one side of 0."""
+        """A difference is shown if the whole interval as played lies on one side of 0."""
         if self.played.low > 0:
             return LadderFinding.HIGHER
         return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
@@ -71,59 +58,44 @@ class LadderGain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """One claim about the candidate with its p-value."""
-
     name: str
-    interval: Estimate
-    """Score of its games."""
+    interval: Estimate  # Score of the claim's games.
     p_value: float
-    adjusted_p: float
-    """Holm-adjusted over the claims of its family."""
-    is_shown: bool
-    """Whether the adjusted p-value is at most 2.5 %."""
+    adjusted_p: float  # Holm-adjusted over `Decision.claims` or over `Decision.beside`.
+    is_shown: bool  # Whether `adjusted_p` is at most 2.5 %.
 
 
 class Decision(Document):
-    """The verdict with its claims; without a candidate there is no claim."""
-
     candidate_step: int | None
     verdict: Verdict
-    promoted: bool
-    """Whether the candidate is this run's champion; otherwise the initial policy stays."""
+    promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
     replaces_previous: bool
-    """Whether it replaces the registry's champion: it is promoted, and shown to be better than that one if there is one."""
+    """Whether the candidate is promoted and shown to be better than the registry's champion, if that exists."""
     sentence: str
-    """The verdict in one sentence: against its own start, and against other opponents."""
-    claims: tuple[Claim, ...] = ()
-    """The deciding claims: against the initial policy, and against the previous champion if there is one."""
-    beside: tuple[Claim, ...] = ()
-    """Claims for other ways of scoring or playing; a separate family, because they decide nothing."""
+    claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if it exists; they decide.
+    beside: tuple[Claim, ...] = ()  # Claims for other ways of scoring or playing; they decide nothing.
     ladder_gain: LadderGain | None = None
-    """A candidate that is worse on the ladder is not promoted."""
     phases: tuple[PhaseChange, ...] = ()
-    """The candidate's held-out regret less the initial policy's, by phase."""
 
 
-_EVEN = 0.5
-"""The score of two equal policies."""
+_EVEN = 0.5  # Score of two equal policies.
 BETTER_THAN_INITIAL = "better than the pretrained policy"
 BETTER_THAN_PREVIOUS = "better than the previous champion"
 AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
-    """Return the steps of the checkpoints, the lowest held-out regret first; ties go to the later step."""
+    """Return the steps, lowest held-out regret first; of equal regrets the later step is first."""
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
 
 
 def decide_without_candidate(reason: str) -> Decision:
-    """Return the verdict if no checkpoint could play, for this reason."""
     return Decision(
         candidate_step=None,
         verdict=Verdict.NO_IMPROVEMENT,
         promoted=False,
         replaces_previous=False,
-        sentence=f"No checkpoint could play, so that none was shown to beat the pretrained policy: {reason}.",
+        sentence=f"No checkpoint could play, so none was shown to beat the pretrained policy: {reason}.",
     )
 
 
@@ -136,20 +108,19 @@ def decide(
     ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
 ) -> Decision:
-    """Return the verdict on a candidate; unless the verdict is "better", the initial policy stays champion.
+    """Return the verdict on a candidate; only `Verdict.BETTER` makes the candidate champion.
 
-    The claim of being better than the initial policy decides. The claim of being better than the registry's previous champion decides
-    whether that one is replaced; both claims are adjusted by Holm. Other scores (sampled moves, adjudicated games) are reported but never
-    make a champion: at T = 1 sampled moves measure a policy's sharpness as much as its strength. A candidate that is shown to be worse than
-    the initial policy on the ladder, or in a phase of the game, is not promoted.
+    The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced.
+    Holm's method adjusts both. Other scores are only reported, because sampled moves at T = 1 measure a policy's sharpness as much as its
+    strength. A candidate shown to be worse on the ladder, or in a phase, is not promoted.
 
     Args:
-        candidate: Step of the checkpoint.
-        against_initial: Pair scores of the confirmation games against the initial policy.
-        against_previous: Those against the registry's champion; None if there is none or it is the initial policy.
-        beside: Name of a further claim -> its pair scores, at least one.
-        ladder_gain: The candidate's ladder rating less the initial policy's.
-        phases: Results of `phase_changes`; one that blocks prevents promotion.
+        candidate: Checkpoint's step.
+        against_initial: Pair scores of the confirmation games.
+        against_previous: Pair scores against the registry's champion; None if there is none or if it is the initial policy.
+        beside: Name of another claim -> at least one pair score.
+        ladder_gain: The candidate's ladder rating minus the initial policy's.
+        phases: Results of `phase_changes`.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -179,20 +150,19 @@ def decide(
 
 
 def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequence[str]) -> str:
-    is_worse = claim.interval.high < _EVEN
-    own = (
-        "beats its own start" if claim.is_shown else "plays worse than its own start" if is_worse else "was not shown to beat its own start"
-    )
+    if claim.is_shown:
+        own = "beats its own start"
+    else:
+        own = "plays worse than its own start" if claim.interval.high < _EVEN else "was not shown to beat its own start"
     others = {
         LadderFinding.HIGHER: "it gains too" if claim.is_shown else "it gains",
         LadderFinding.NOT_SHOWN: "the games are too few to tell",
         LadderFinding.WORSE: "it is weaker",
     }[gain.finding]
-    link = "; but" if gain.finding == (LadderFinding.WORSE if claim.is_shown else LadderFinding.HIGHER) else ", and"
-    elo, on_ladder = (found.text(Unit.ELO, suffix=" Elo") for found in (elo_estimate(claim.interval), gain.played))
-    return f"Step {candidate:,} {own} ({elo}){link} against other opponents {others} ({on_ladder} on the ladder)." + (
-        f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else ""
-    )
+    against = "But against" if gain.finding == (LadderFinding.WORSE if claim.is_shown else LadderFinding.HIGHER) else "Against"
+    elo, on_ladder = (gained.text(Unit.ELO, suffix=" Elo") for gained in (elo_estimate(claim.interval), gain.played))
+    sentence = f"Step {candidate:,} {own} ({elo}). {against} other opponents {others} ({on_ladder} on the ladder)."
+    return sentence + (f" Its held-out regret grew in the {' and the '.join(worse_phases)}." if worse_phases else "")
 
 
 def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
@@ -204,11 +174,8 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step of the alias `peak`: the best lower bound of the score against the initial policy.
+    """Return the step of the alias `peak`: the highest lower bound of the score against the initial policy, the first of ties.
 
-    A bound is used because the highest of many noisy estimates is mostly luck. Ties go to the first step.
-
-    Args:
-        scores: Step -> score over all its games against the initial policy; at least one.
+    The highest of many noisy scores is mostly luck.
     """
     return max(scores, key=lambda step: scores[step].low)

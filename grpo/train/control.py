@@ -1,7 +1,7 @@
-"""Control of training: learning rate, coefficients and temperature of each rollout; recovery or stop when entropy is critical.
+"""Control of training: each rollout's temperature, coefficients and learning rate; recovery or stop if entropy is critical.
 
-`Control` asks three controllers in turn: entropy (one of two kinds, or none), KL, critical entropy. Each is a state machine whose `state`,
-plain JSON, is all that it remembers; a checkpoint holds it.
+Three controllers (entropy, KL, critical entropy) keep all memory in `state`, plain JSON for checkpoints.
+The field notes (tests/field_notes) are records of five failed chess GRPO runs.
 """
 
 import copy
@@ -15,77 +15,74 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Steps whose mean entropy is compared with `grpo.critical_entropy`."""
+"""Number of steps whose mean entropy must not be below `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
-"""After this many recoveries the next critical entropy stops the run, because recovering does not remove the cause."""
-_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery by KL(reference || policy) that takes longer has failed.
+"""After this many recoveries, critical entropy stops the run: recovering does not remove the cause."""
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery has failed, and stops the run.
 MAX_SKIPPED: Final = 3
-"""Optimizer steps with NaN or infinity in a row after which training ends with an error."""
+"""Number of non-finite optimizer steps in a row that ends training with an error."""
 SKIPPED_CUT: Final = 0.5
-"""Factor of the learning rate after each of them, for the rest of the run."""
-_FINAL_FRACTION: Final = 0.05  # Of the learning rate, at the end of its decay.
-_ENTROPY_RATE: Final = 0.1  # Each step changes the log of the coefficient by this times the error in nats.
-_DEAD_BAND: Final = 0.1  # Nats from the target within which the coefficient does not change.
-_MAX_KL_ERROR: Final = 0.2  # Ziegler et al., arXiv 1909.08593, section 2.2: the relative error is clipped to this.
-_KL_HORIZON: Final = 20.0  # Steps.
-_NOTES_ENTROPY_FACTOR, _NOTES_KL_FACTOR = 1.5, 0.5  # Factors of the two coefficients at a boost of the field notes.
-_NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE = 0.2, 2.5  # Increase of the temperature at a boost, and its bound.
+"""Factor of all later learning rates after each non-finite step."""
+_FINAL_FRACTION: Final = 0.05  # Last fraction of the learning rate under cosine decay.
+_ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
+_DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
+_MAX_KL_ERROR: Final = 0.2  # Largest relative error that counts (Ziegler et al., arXiv 1909.08593, section 2.2).
+_KL_HORIZON: Final = 20.0  # Steps; with the line above, the coefficient changes by at most 1 % per step.
+# A boost of the field notes: entropy coefficient * 1.5, KL coefficient * 0.5, temperature + 0.2 up to 2.5.
+_NOTES_ENTROPY_FACTOR: Final = 1.5
+_NOTES_KL_FACTOR: Final = 0.5
+_NOTES_TEMPERATURE_BOOST: Final = 0.2
+_NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
-"""Coefficient of KL(reference || policy) while recovering. 0.1 recovers to a nearly uniform policy (docs/objective.md)."""
+"""Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy, in nats at T = 1, at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The lower bound is above 0, so that it can rise again.
+"""Mean entropy in nats at T = 1 at which a recovery ends."""
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Bounds; above 0, so the coefficient can rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout and its optimizer steps."""
+    """Control values of one rollout and its optimizer steps. Coefficients are in win probability per nat."""
 
     temperature: float
-    """Temperature of sampling and of the loss."""
     entropy_coefficient: float
-    """Coefficient of the entropy bonus, in win probability per nat."""
     kl_coefficient: float
-    """Coefficient of the reference KL, in win probability per nat."""
+    """Coefficient of KL(policy || reference)."""
     recovery_coefficient: float
-    """Coefficient of KL(reference || policy), in win probability per nat; 0 unless recovering."""
+    """Coefficient of KL(reference || policy); 0 outside recoveries."""
     learning_rate: float
-    """Learning rate of the optimizer."""
 
 
 Decision = tuple[str, tuple[Event, ...]]
-"""Why training stops, with numbers (empty: it goes on), and the events of the step."""
+"""Reason to stop, with numbers (empty: go on), and events."""
 _GO_ON: Final[Decision] = ("", ())
 
 
 class Controller:
-    """Sets some knobs by what was observed; this one sets none and decides nothing."""
+    """Sets some knobs by what it observes. The base class sets none and never stops."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
-        """All that it remembers, as plain JSON."""
+        """All memory, as plain JSON."""
 
     @property
     def is_saturated(self) -> bool:
-        """Whether it is at a bound."""
+        """Whether the controller is at a bound."""
         return False
 
     def knobs(self) -> dict[str, float]:
-        """Return the values of the knobs that it sets, by their names in `Knobs`."""
+        """Return this controller's knobs, by their names in `Knobs`."""
         return {}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Update the state with one finished rollout; the arguments are those of `Control.observe`."""
+        """Update `state` with a finished rollout; `Control.observe` describes the arguments."""
         return _GO_ON
 
 
 class EntropyTargetController(Controller):
-    """Integral controller of entropy with target = fraction * mean ln(legal moves).
+    """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
 
-    Outside the dead band, log(coefficient) changes by rate * (target - entropy).
-
-    The clamped coefficient is the integral itself, so there is no wind-up: the first step of the other sign leaves the bound. The lower
-    bound is above 0, so the coefficient can always recover.
+    No wind-up: the clamped coefficient is itself the integral, so the first error of the other sign leaves the bound.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -93,38 +90,28 @@ class EntropyTargetController(Controller):
         self._fraction = fraction
 
     def knobs(self) -> dict[str, float]:
-        """Return the entropy coefficient."""
         return dict(self.state)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Change the coefficient."""
         error = self._fraction * log_num_legal - entropy
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # Compared as logarithms, so that no exponential overflows and a bound is hit exactly.
-            if log_coefficient >= math.log(high):
-                coefficient = high
-            elif log_coefficient <= math.log(low):
-                coefficient = low
-            else:
-                coefficient = math.exp(log_coefficient)
-            self.state["entropy_coefficient"] = coefficient
+            # Limited at 0, which is above any bound, so exp cannot overflow.
+            self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the coefficient is at a bound."""
         low, high = ENTROPY_BOUNDS
         return not low < self.state["entropy_coefficient"] < high
 
 
 class FieldNotesController(Controller):
-    """The recovery controller of the field notes: raises entropy coefficient and temperature and halves the KL coefficient.
+    """Raises entropy coefficient and temperature and halves the KL coefficient, as the field notes did.
 
-    After `steps_threshold` steps in a row below the floor, it changes each value once and restarts the count. A step at or above the floor
-    also restarts the count, but changed values stay. A value that the settings put above its bound is not lowered to the bound.
-    One step of critical entropy stops training.
+    Values change after `steps_threshold` steps in a row below the floor, and stay; the count restarts. A value that the settings put above
+    its bound is not lowered. One step of critical entropy stops training.
     """
 
     def __init__(self, settings: FieldNotesRecovery, **knobs: float) -> None:
@@ -132,16 +119,14 @@ class FieldNotesController(Controller):
         self._settings = settings
 
     def knobs(self) -> dict[str, float]:
-        """Return both coefficients and the temperature."""
         return dict(self.state["knobs"])
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Count, and boost or stop."""
         settings = self._settings
         if entropy < settings.entropy_critical:
             return _critical(
                 f"entropy at step {step} is {entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
-                f" {settings.entropy_critical:g}, for which one step is enough"
+                f" {settings.entropy_critical:g}; one such step stops the run"
             )
         num_below = self.state["steps_below"] + 1 if entropy < settings.entropy_floor else 0
         self.state["steps_below"] = num_below
@@ -150,10 +135,9 @@ class FieldNotesController(Controller):
         self.state = {"knobs": self._boosted(), "steps_below": 0}
         values = ", ".join(f"{name.replace('_', ' ')} is {value:.4g}" for name, value in self.knobs().items())
         floor = f"entropy was below {settings.entropy_floor:g} nats for {settings.steps_threshold} steps in a row"
-        return "", (Event("entropy_boost", f"step {step:,}: {floor}: {values} now"),)
+        return "", (Event("entropy_boost", f"step {step:,}: {floor}, so {values} now"),)
 
     def _boosted(self) -> dict[str, float]:
-        """Return the values after one more boost."""
         entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
         return {
             "entropy_coefficient": max(entropy, min(entropy * _NOTES_ENTROPY_FACTOR, self._settings.max_entropy_coefficient)),
@@ -163,24 +147,22 @@ class FieldNotesController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether one more boost would change neither entropy coefficient nor temperature; the KL coefficient has no bound above 0."""
+        # The KL coefficient has no lower bound, so it does not count.
         boosted = self._boosted()
         return all(boosted[name] == self.state["knobs"][name] for name in ("entropy_coefficient", "temperature"))
 
 
 class AdaptiveKlController(Controller):
-    """Adaptive coefficient of the reference KL: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / horizon, within bounds."""
+    """Steers KL(policy || reference) to a target: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
 
     def __init__(self, target: float, coefficient: float) -> None:
         super().__init__(kl_coefficient=_within_bounds(coefficient))
         self._target = target
 
     def knobs(self) -> dict[str, float]:
-        """Return the KL coefficient."""
         return dict(self.state)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Change the coefficient; NaN and infinity are ignored."""
         if math.isfinite(kl):
             error = min(max(kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
             self.state["kl_coefficient"] = _within_bounds(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON))
@@ -188,48 +170,40 @@ class AdaptiveKlController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the coefficient is at a bound."""
         return not _MIN_KL_COEFFICIENT < self.state["kl_coefficient"] < _MAX_KL_COEFFICIENT
 
 
 class CriticalEntropyController(Controller):
-    """Where mean entropy over the window is critical: stops, or adds KL(reference || policy) to the loss until it is healthy again."""
+    """Stops if mean entropy is critical, or adds KL(reference || policy) to the loss until entropy is healthy."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
         self._critical, self._recovery = config.critical_entropy, config.recovery
 
     @property
-    def is_recovering(self) -> bool:
-        """Whether KL(reference || policy) is in the loss."""
-        return self.state["steps_recovering"] is not None
-
-    @property
     def mean_entropy(self) -> float:
-        """Mean entropy over the (possibly partial) window in nats; NaN before the first rollout."""
+        """Mean entropy of the last `CRITICAL_WINDOW` or fewer steps, in nats; NaN before the first rollout."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
     def knobs(self) -> dict[str, float]:
-        """Return the coefficient of KL(reference || policy)."""
-        return {"recovery_coefficient": RECOVERY_COEFFICIENT if self.is_recovering else 0.0}
+        return {"recovery_coefficient": 0.0 if self.state["steps_recovering"] is None else RECOVERY_COEFFICIENT}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Begin a recovery, go on with it, end it, or stop."""
         state = self.state
         state["entropies"] = [*state["entropies"], entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
         is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
-        if self.is_recovering:
+        if state["steps_recovering"] is not None:
             state["steps_recovering"] += 1
-            taken = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
+            steps = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
             if mean >= HEALTHY_ENTROPY and not is_critical:
                 state["steps_recovering"] = None
-                return "", (Event("recovery_ended", f"{taken} have brought mean entropy to {mean:.3g} nats"),)
+                return "", (Event("recovery_ended", f"{steps} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
             return _critical(
-                f"{taken} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise the learning rate, or go back to an"
+                f"{steps} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise grpo.learning_rate, or begin at an"
                 " earlier checkpoint"
             )
         if not is_critical:
@@ -241,7 +215,7 @@ class CriticalEntropyController(Controller):
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             recovered = "" if self._recovery == "stop" else f", after {state['num_recoveries']} recoveries"
             return _critical(
-                f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and go back to an earlier checkpoint"
+                f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and begin at an earlier checkpoint"
             )
         state["num_recoveries"] += 1
         state["steps_recovering"] = 0
@@ -253,7 +227,6 @@ class CriticalEntropyController(Controller):
 
 
 def entropy_controller(config: GrpoConfig) -> Controller:
-    """Return the controller that `grpo.entropy_schedule` names."""
     match config.entropy_schedule:
         case "constant":
             return Controller()
@@ -270,28 +243,19 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate of the rollout after `steps_done` rollouts of the run.
-
-    A decaying one would reach its final fraction at step `num_steps`, counted from 0: one after the last.
-    """
+    """Return the learning rate after `steps_done` rollouts; the cosine would end one rollout after the last."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
-    left = (1 + math.cos(math.pi * progress)) / 2
-    return config.learning_rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * left)
+    cosine = (1 + math.cos(math.pi * progress)) / 2
+    return config.learning_rate * (_FINAL_FRACTION + (1 - _FINAL_FRACTION) * cosine)
 
 
 class Control:
-    """Computes the knobs of the next rollout from the observations so far, and decides on recoveries and stops."""
+    """Computes the next rollout's knobs from what was observed; decides about recoveries and stops."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Begin.
-
-        Args:
-            config: the run's settings.
-            first_step: number of rollouts before this run; its schedules count from there.
-            kl_warmup_steps: steps over which the KL coefficient rises to its value, on a line from above 0.
-        """
+        """Begin schedules at rollout `first_step`. The KL coefficient rises linearly over `kl_warmup_steps` steps, from above 0."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -299,17 +263,14 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        self._counts = {"steps": 0, "entropy": 0, "kl": 0}  # Steps, and how many of them a controller was at a bound after.
+        # Numbers of steps: all, and those after which a controller was at a bound.
+        self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
-        """Return the knobs of the rollout after `step` rollouts, without changing the state."""
+        """Return the knobs after `step` rollouts; changes no state."""
         config, steps_done = self._config, step - self._first_step
-        values = {
-            "temperature": config.temperature,
-            "entropy_coefficient": config.entropy_coefficient,
-            "kl_coefficient": config.kl_coefficient,
-        }
+        values = {name: getattr(config, name) for name in ("temperature", "entropy_coefficient", "kl_coefficient")}
         for controller in self._controllers.values():
             values |= controller.knobs()
         values["kl_coefficient"] *= min(1.0, (steps_done + 1) / max(1, self._kl_warmup_steps))
@@ -317,13 +278,9 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with one finished rollout and return the decision; a rollout of non-finite entropy or moves is ignored.
+        """Update the state with rollout number `step`, from 1; ignore a rollout whose entropy is NaN or infinite.
 
-        Args:
-            step: number of rollouts so far, with this one.
-            entropy: mean exact entropy at T = 1, in nats.
-            log_num_legal: mean ln(legal moves), the upper bound of entropy.
-            kl: mean exact KL(policy || reference) in nats; NaN where the rollout has none.
+        `entropy` at T = 1, `log_num_legal` (its bound) and `kl`, KL(policy || reference) or NaN, are means over states, in nats.
         """
         if not math.isfinite(entropy + log_num_legal):
             return _GO_ON
@@ -337,32 +294,28 @@ class Control:
         return stop, events
 
     def skipped(self) -> bool:
-        """Count a skipped optimizer step (NaN or infinite), cut the learning rate, and return whether too many were skipped in a row."""
+        """Count a skipped optimizer step, halve the learning rate, return whether too many were skipped in a row."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
     def finite(self) -> None:
-        """Reset the count of skipped optimizer steps after a finite one; cuts of the learning rate stay."""
+        """Restart the count after a finite optimizer step; the learning rate stays cut."""
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:
-        """Return the mean entropy over the (possibly partial) critical window in nats; NaN before the first rollout."""
         return self._critical.mean_entropy
 
     def metrics(self) -> dict[str, float]:
-        """Return how often controllers were at a bound (0 for inactive ones), and the recoveries; the trainer logs the knobs."""
         steps = max(self._counts["steps"], 1)
         fractions = {f"control/{name}_saturated": self._counts[name] / steps for name in ("entropy", "kl")}
         return {**fractions, "control/recoveries": float(self._critical.state["num_recoveries"])}
 
     def state(self) -> dict[str, Any]:
-        """Return the state as plain JSON data."""
         states = {name: controller.state for name, controller in self._controllers.items()}
         return copy.deepcopy({"controllers": states, "counts": self._counts, "skipping": self._skipping})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a state from `state`."""
         for name, controller in self._controllers.items():
             controller.state = dict(state["controllers"][name])
         self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])

@@ -1,4 +1,4 @@
-"""Supervised training by a validation loss, for every kind of policy: the network ends with the best weights of all looks."""
+"""Supervised training that keeps the weights of the lowest validation loss."""
 
 import copy
 import math
@@ -20,17 +20,17 @@ def fit(
     loss: Callable[[int], Tensor],
     validate: Callable[[], tuple[float, dict[str, float]]],
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Yield at each look the step, the mean training loss since the last look, and the metrics of the validation.
+    """Train the network in place; yield step, mean training loss since the last yield, and metrics at each validation measurement.
 
     Args:
-        network: ends with the weights of the look with the lowest validation loss; of equal losses, the first.
-        optimizer: of its weights.
-        config: number of steps, and of steps between two looks.
-        rate: step, from 1 on -> learning rate.
-        loss: step, from 1 on -> loss of the step's batch.
-        validate: returns the validation loss of the network as it is now, and its metrics.
+        network: ends with the weights of the lowest validation loss, the earliest of equal ones.
+        optimizer: the network's optimizer.
+        config: numbers of steps; the last step has a validation measurement too.
+        rate: step, from 1 -> learning rate.
+        loss: step, from 1 -> loss of a batch.
+        validate: returns validation loss and metrics.
 
-    Raises NonFiniteError when a loss is not finite.
+    Raises NonFiniteError for a loss that is NaN or infinite.
     """
     lowest, best_weights = math.inf, copy.deepcopy(network.state_dict())
     losses: list[float] = []
@@ -44,17 +44,17 @@ def fit(
         optimizer.step()
         if step % config.steps_per_validation and step != config.num_steps:
             continue
-        found, metrics = validate()
+        validation_loss, metrics = validate()
         yield step, sum(losses) / len(losses), metrics
         losses.clear()
-        if _finite(found, "validation loss", step) < lowest:
-            lowest, best_weights = found, copy.deepcopy(network.state_dict())
+        if _finite(validation_loss, "validation loss", step) < lowest:
+            lowest, best_weights = validation_loss, copy.deepcopy(network.state_dict())
     network.load_state_dict(best_weights)
 
 
 def _finite(loss: float, name: str, step: int) -> float:
     if not math.isfinite(loss):
         raise NonFiniteError(
-            f"pretraining step {step}: the {name} is {loss}; lower pretrain.learning_rate, or give a model whose weights are finite"
+            f"pretraining step {step}: the {name} is {loss}; lower pretrain.learning_rate, or start from a model whose weights are finite"
         )
     return loss

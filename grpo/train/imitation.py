@@ -1,7 +1,4 @@
-"""Imitation of the moves played; of all looks at the validation loss, the best weights are kept.
-
-It must end with a strong policy, not with a weak one on which GRPO would shine.
-"""
+"""Imitation of the moves played, the network's pretraining. It must be strong: GRPO's gain over a weak policy proves little."""
 
 import itertools
 from collections.abc import Iterator
@@ -26,11 +23,11 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
+    """Train the policy in place, and yield a record at each validation measurement; the best weights are kept.
 
-    The learning rate falls linearly to 0. Raises NonFiniteError when a loss is not finite.
+    The learning rate falls linearly to 0. Raises NonFiniteError for a loss that is NaN or infinite.
     """
-    positions, looked_at = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
+    positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
 
     def rate(step: int) -> float:
@@ -42,24 +39,24 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
         return _loss(policy, reflected(positions.select_rows(rows), is_image), played[rows])
 
     def validate() -> tuple[float, dict[str, float]]:
-        measured = validation_metrics(policy, looked_at, validation.played)
-        return measured["imitation/validation_loss"], measured
+        metrics = validation_metrics(policy, validation_positions, validation.played)
+        return metrics["imitation/validation_loss"], metrics
 
     optimizer = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
-    for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
-        yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **measured})
+    for step, train_loss, metrics in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
+        yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **metrics})
 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return loss, top-1, top-5 and entropy of the policy on these positions, at T = 1; `played_B` are the columns of the moves played."""
+    """Return loss, top-1, top-5 and entropy at T = 1; `played_B` are the columns of the moves played."""
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
-        of_played = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
-        losses.append(-of_played[:, 0])
-        ranks.append((log_probs >= of_played).sum(1) - 1)  # Ties count against the move played.
+        played_B1 = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
+        losses.append(-played_B1[:, 0])
+        ranks.append((log_probs >= played_B1).sum(1) - 1)  # A tie ranks the other move first.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {
@@ -76,7 +73,7 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 
 
 def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
-    """Yield the rows of a batch after the other for ever; each epoch has an order of its own."""
+    """Yield batches of rows without end. Each epoch shuffles all boards, and drops a last incomplete batch if it has others."""
     for epoch in itertools.count():
         order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
         yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -1,10 +1,9 @@
-"""GRPO of a chess network: what `Trainer` asks of a problem, for a policy that gives every legal move a probability.
+"""GRPO of a chess network: states, sampling, rewards.
 
-Legend: B states, A legal moves (padded), G moves of a group, M moves of a state that are in the surrogate.
+Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state.
 
-With one own move, G moves from one state are compared with each other. With more, G trajectories begin in one board, each with one move
-from each of its states; the policy itself replies. A move's reward is then what it changes, Q(s, a) - max Q(s), and the G rewards of one
-ply are compared with each other, although their states differ after the first.
+With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
+one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s), compared with the other rewards of its ply.
 """
 
 import math
@@ -30,16 +29,15 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Most states of one forward pass. Gradients of more states are accumulated: memory changes, the result does not."""
+"""Most states in one forward pass; limits memory, does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln ratio| that is rounding. Float32 noise between two batch shapes is 1e-6, bfloat16's inside the network
-1e-2; temperature 1.3 against 1 gives 0.1 and more."""
-_MAX_DIFFERENCE: Final = 1e-5  # Of rewards, advantages and entropies in float32, taken again from the same numbers.
-_OF_MOVES: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")
+"""`grpo.precision` -> largest |ln ratio| by rounding: batch shapes change float32 by 1e-6, bfloat16 by 1e-2. T = 1.3 for 1 gives 0.1."""
+_MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
+_MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
 
 class NetworkProblem:
-    """Groups of moves, or trajectories, from boards of the dataset and of self-play."""
+    """`grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
@@ -55,30 +53,21 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """Prepare.
-
-        Args:
-            reference: the frozen healthy policy of the KL terms.
-            dataset: where initial states come from.
-            config: GRPO's settings.
-            seed: root of all random streams.
-            self_play: where further initial states come from.
-            values: values moves in states beyond the initial ones; needed for trajectories of several own moves.
-        """
+        """Prepare; `values` computes the move values of later states if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return the states of a step; if a round of self-play begins, the policy plays it as it is now."""
+        """Return a step's states, those of the dataset first; `policy` plays a new round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
-        """Return the moves that are sampled in these states.
+        """Return the moves sampled in these states, on the policy's device.
 
-        Raises NonFiniteError when probabilities are NaN or infinite, InvariantError unless rewards and advantages are each move's own.
+        Raises NonFiniteError for NaN or infinity, InvariantError for a reward or advantage of another state.
         """
         config = self._config
         sampler = Sampler(policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=MAX_STATES_PER_FORWARD)
@@ -91,79 +80,64 @@ class NetworkProblem:
         return on_device(batch, policy.device)
 
     def entropies(self, rollout: Batch[States]) -> tuple[float, float]:
-        """Return the mean entropy at T = 1, and the mean ln(legal moves)."""
-        one = rollout.at_one()
-        return rollout.mean(one.entropy()), rollout.mean(one.num_legal().to(one.log_probs.dtype).log())
+        sampled = rollout.at_one()
+        return rollout.mean(sampled.entropy()), rollout.mean(sampled.num_legal().to(sampled.log_probs.dtype).log())
 
     def kl_reference(self, rollout: Batch[States], first: Measured | None) -> float:  # noqa: ARG002
-        """Return the first minibatch's mean KL(policy || reference); NaN without an optimizer step."""
         return math.nan if first is None else first.kl_reference
 
     def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
-        """Return the metrics of a rollout, and of the games that were played for it."""
         return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
-        """Yield the states of a minibatch in pieces that one forward pass takes."""
-        for chosen in torch.split(rows.sort().values, MAX_STATES_PER_FORWARD):
-            yield select_rows(rollout, chosen.to(rollout.columns.device))
+        for part in torch.split(rows.sort().values, MAX_STATES_PER_FORWARD):
+            yield select_rows(rollout, part.to(rollout.columns.device))
 
     def distribution(self, policy: NetworkPolicy, part: Batch[States]) -> MoveDistribution:
-        """Return the policy on the part's states."""
         return policy.distribution(part.states.positions, temperature=part.temperature)
 
     def probe(
         self, part: Batch[States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
     ) -> dict[str, Tensor]:
-        """Return the columns of the gradient budget and of the gain over the reference, [B] each."""
         return probes.columns(part, terms, new, reference, knobs)
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of the optimizer steps."""
         return probes.loss_metrics(self.name, taken, refused) | probes.network_metrics(taken, refused)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what cannot be made again on resuming."""
         return {} if self._self_play is None else self._self_play.state()
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
         if self._self_play is not None:
             self._self_play.restore(tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Draws moves for one rollout from a policy as it is, each from a stream that its step, its ply and its purpose name."""
+    """Samples a rollout's moves. Purpose, step and ply name a random stream, so one draw does not shift another."""
 
     policy: MovePolicy
     temperature: float
     seed: int
     step: int
     max_states: int
-    """Most states in one forward pass; limits memory and does not change the result."""
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
-        """Return what is sampled from, on the CPU; raises NonFiniteError when the policy's probabilities are NaN or infinite."""
+        """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
-        found = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
-        whole = joined([on_device(one, torch.device("cpu")) for one in found])
-        if not torch.isfinite(whole.log_probs).all():
-            raise NonFiniteError("the policy's probabilities are not finite: its weights are spoilt; go on from an earlier checkpoint")
-        return whole
+        distributions = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
+        joint = joined([on_device(distribution, torch.device("cpu")) for distribution in distributions])
+        if not torch.isfinite(joint.log_probs).all():
+            raise NonFiniteError("the policy's probabilities are NaN or infinite, so its weights are spoiled; use an earlier checkpoint")
+        return joint
 
     def draw(
         self, positions: PositionBatch, purpose: str, ply: int, *, count: int, rows: Sequence[int] | None = None
     ) -> tuple[MoveDistribution, Tensor]:
-        """Return the distribution and the columns of the moves that are drawn, [B, moves of a state].
+        """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per state].
 
-        Args:
-            positions: B of them.
-            purpose: `moves` or `replies`.
-            ply: of the trajectory.
-            count: uniform numbers of the stream.
-            rows: which of them are used, one a state; else all, equally many a state.
+        A stream has `count` uniform numbers. `rows` are the indices of the numbers to use, one per position; None uses all.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -171,35 +145,40 @@ class Sampler:
 
 
 def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[States]:
-    """Return G moves from each state; their rewards are their values."""
+    """Return G moves from each of B states, [B, G]; a reward is the move's value."""
     old, columns = sampler.draw(states.positions, "moves", 0, count=len(states) * group_size)
     rewards = states.values.gather(1, columns)
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Return G trajectories from each state, as the states of all their plies; `values` values those beyond the first."""
+    """Return G trajectories of at most `num_own_moves` moves from each state, as one batch of states ordered by ply.
+
+    `values` computes later states' move values. A trajectory ends with its game, or if the engine fails.
+    """
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
-    # By number of the trajectory: G of the first board, then G of the next.
+    # Trajectories 0 to G - 1 start at the first board, G to 2G - 1 at the second.
     starts = [decode(row) for row in states.positions.encodings.numpy() for _ in range(group_size)]
     moves = _moves_of(states.positions.action_ids.repeat_interleave(group_size, 0), columns_BG.flatten(), starts)
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
     rewards = _changes(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
+    # An initial state counts G times, once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
     for ply in range(1, num_own_moves):
         if games:
             positions = PositionBatch.from_boards([*games.values()])
             _, columns = sampler.draw(positions, "replies", ply, count=count, rows=[*games])
             games = _played(games, dict(zip(games, _moves_of(positions.action_ids, columns[:, 0], [*games.values()]), strict=True)))
-        # A state with one legal move teaches nothing; it is played on from.
+        # A state with one legal move teaches nothing: the move is played without being trained on.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
         free = {number: board for number, board in games.items() if number not in next_moves}
         reached, kept_indices = valued_states([*free.values()], values) if free else (None, [])
         num_dropped += len(free) - len(kept_indices)
         if reached is not None:
             numbers = [[*free][index] for index in kept_indices]
+            # A trajectory's random number is its own, so its move does not depend on which other trajectories have ended.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
             rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
@@ -227,12 +206,12 @@ def _batch(
 
 
 def _changes(states: States, columns_BM: Tensor) -> Tensor:
-    """Return what each move changes: its value less the best one's."""
-    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, and no value is less.
+    """Return each move's change of value: its value minus the best value, at most 0."""
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, no value is lower.
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages, [N, 1], of one reward of each of these trajectories: compared with those of its board's others."""
+    """Return the advantages of N trajectories at one ply, [N, 1]; each is compared with the same board's trajectories."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -245,47 +224,47 @@ def _moves_of(action_ids_BA: Tensor, columns_B: Tensor, boards: Sequence[chess.B
 
 
 def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -> dict[int, chess.Board]:
-    """Play a move in each game, and return those that are not over."""
+    """Play a move in each game; return the games that are not over."""
     for number, board in games.items():
         board.push(moves[number])
     return {number: board for number, board in games.items() if not board.is_game_over()}
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return the given states with their moves; the states are no wider than they need to be."""
+    """Return the rows with their moves, padded only to the widest row."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]
-    of_moves: dict[str, Any] = {name: getattr(batch, name)[rows] for name in _OF_MOVES}
+    moves: dict[str, Any] = {name: getattr(batch, name)[rows] for name in _MOVE_FIELDS}
     old = MoveDistribution(log_probs=batch.old.log_probs[rows][:, :width], is_legal=batch.old.is_legal[rows][:, :width])
-    return replace(batch, states=states, state_weights=batch.state_weights[rows], old=old, **of_moves)
+    return replace(batch, states=states, state_weights=batch.state_weights[rows], old=old, **moves)
 
 
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
-    """Raise InvariantError unless each move has the reward and the advantage of its own state, and entropy is an entropy.
+    """Raise InvariantError for a reward or advantage of another state, or an impossible entropy.
 
-    `assert_on_policy` cannot see whose reward it is: probabilities are right, and the policy learns from another state's values.
+    `assert_on_policy` cannot see such a mix-up: the probabilities are right, the values are another state's.
     """
     assert batch.old is not None
     is_real = batch.weights > 0
-    own = batch.states.values.gather(1, batch.columns)
+    rewards = batch.states.values.gather(1, batch.columns)
     if config.num_own_moves > 1:
-        own = own - batch.states.values.amax(1, keepdim=True)
-    _refuse((batch.rewards - own)[is_real], "rewards", "a move's reward is not the value of that move in its own state")
+        rewards = rewards - batch.states.values.amax(1, keepdim=True)
+    _refuse((batch.rewards - rewards)[is_real], "rewards", "a reward is not the move's value in its own state")
     if config.num_own_moves == 1:
-        again = group_advantages(batch.rewards)
-        _refuse((batch.advantages - again)[is_real], "advantages", "an advantage is not that of its own group")
+        advantages = group_advantages(batch.rewards)
+        _refuse((batch.advantages - advantages)[is_real], "advantages", "an advantage is not its own group's")
     else:
-        # Each ply of a board's trajectories sums to 0, and so do all.
+        # Each ply's advantages sum to 0 over a board's trajectories.
         weights = batch.weights * batch.state_weights[:, None]
         _refuse((weights * batch.advantages).sum()[None] / weights.sum(), "mean advantage", "trajectories are not compared with each other")
     entropies = batch.old.entropy()
     beyond = torch.maximum(entropies - batch.old.num_legal().to(entropies.dtype).log(), -entropies)
-    _refuse(beyond.clamp(min=0), "entropy", "it lies outside of 0 and ln(legal moves), and is therefore no entropy")
+    _refuse(beyond.clamp(min=0), "entropy", "an entropy is not between 0 and ln(legal moves)")
 
 
 def _refuse(differences: torch.Tensor, what: str, meaning: str) -> None:
     worst = differences.abs().max().item() if differences.numel() else 0.0
-    # Written so that NaN passes on: what is not finite is skipped and counted, not taken for a fault of the code.
+    # A NaN passes: the trainer skips and counts non-finite steps.
     if worst > _MAX_DIFFERENCE:
         raise InvariantError(f"{what} of a rollout: off by {worst:.3g}: {meaning}; its groups or states are mixed up")

@@ -1,6 +1,6 @@
-"""Probes: what a rollout and its optimizer steps tell people; training does not depend on them.
+"""Metrics of a rollout and its optimizer steps. They only inform; training does not depend on them.
 
-Legend: B states, A legal moves (padded), M moves of a state that are in the surrogate.
+Legend: B states, A legal moves (padded), M sampled moves of a state.
 """
 
 import math
@@ -21,10 +21,10 @@ _ZERO_SPREAD = 1e-6
 
 @torch.no_grad()
 def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
-    """Return the metrics of a network's rollout. Entropies and regret are those at T = 1."""
+    """Return a network rollout's metrics; entropies and regret are at T = 1."""
     one = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
-    # In float64, in which equal rewards have no spread and a unanimous group agrees wholly.
+    # In float64, equal rewards have no spread, and a group of equal moves has agreement 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
@@ -45,7 +45,7 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     columns = {name: column.double().cpu() for name, column in {**of_states, **of_groups}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
-    # Groups of one (later plies of trajectories) have zero variance by nature, and agree with themselves.
+    # A single move (later plies of trajectories) is no group: its variance is 0 and its agreement 1 by nature.
     is_group = (is_real.sum(1) > 1).cpu()
 
     def entropy(rows: Tensor) -> float:
@@ -69,10 +69,10 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
 def columns(
     part: Batch[States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return what `network_metrics` takes means of: one number a state, [B] each."""
+    """Return the values per state, [B] each, whose means `network_metrics` uses."""
     gain = torch.zeros_like(new.probs) if reference is None else new.probs - reference.probs
     products = gradient_products(logit_descents(part, terms, new, reference, knobs))
-    # Multiply by the weight: each gradient carries its state's weight, so that a product carries it twice, and the mean multiplies once.
+    # The loss weights each state's gradient, so a product is weighted twice: here, and in the mean over states.
     weight = part.state_weights.double()
     return {
         "kl_from_reference": terms.raw["recovery_kl"],
@@ -82,17 +82,14 @@ def columns(
 
 
 def mean_over(steps: Sequence[Measured], column: str) -> float:
-    """Return the mean over optimizer steps of a column's mean."""
+    """Return a column's mean over optimizer steps."""
     return sum(step.mean(column) for step in steps) / len(steps)
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return the metrics that every kind of policy has of the optimizer steps of a rollout: means, and the extreme ratios.
+    """Return any policy's metrics of the steps taken (at least one): means, and extreme ratios.
 
-    Args:
-        name: group of the metrics.
-        taken: the optimizer steps that were taken, at least one.
-        refused: the one that the trust region refused: as far as the policy went from the one that was sampled.
+    `refused`, the step that the trust region refused, shows how far the policy moved.
     """
     looked_at = [*taken, *([] if refused is None else [refused])]
     return {
@@ -105,7 +102,7 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
 
 def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return a network's further metrics of the optimizer steps of a rollout; the arguments are those of `loss_metrics`."""
+    """Return a network's further metrics; `loss_metrics` describes the arguments."""
     norms, fractions, cosines = budget({(one, other): mean_over(taken, f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
@@ -120,16 +117,16 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
     }
 
 
-# The gradient budget: how much each term pulls, and which pull against each other.
+# The gradient budget: the strength of each term of the loss, and which terms oppose each other.
 
 
 @torch.no_grad()
 def logit_descents(
     part: Batch[object], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return for each weighted term minus its gradient in the logits before the temperature, [B, A], in closed form.
+    """Return term -> descent direction: minus the weighted term's gradient in the logits before the temperature T, [B, A].
 
-    With p the policy, q the reference, u 1 where the clip lets the gradient through, and e_m the unit vector of a move:
+    Raw gradients, with p the policy, q the reference, e_m the unit vector of move m (weight w, ratio r, advantage A; u = 0 if clipped):
     policy sum_m w_m r_m A_m u_m (e_m - p) / T; entropy -p (ln p + H) / T; KL(p || q) p (ln(p/q) - KL) / T; KL(q || p) (p - q) / T.
     """
     probs, log_probs = new.probs, new.log_probs
@@ -141,7 +138,7 @@ def logit_descents(
     if reference is not None:
         gradients["reference_kl"] = probs * (log_probs - reference.log_probs - terms.raw["reference_kl"][:, None])
         gradients["recovery_kl"] = probs - reference.probs
-    # The factor in the loss is that of the value; descent goes against the loss's gradient.
+    # `-factor`, because descent goes against the loss's gradient.
     return {
         term: gradients[term] * (-factor / part.temperature) if factor else torch.zeros_like(probs)
         for term, factor in factors(knobs).items()
@@ -149,14 +146,14 @@ def logit_descents(
 
 
 def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
-    """Return the inner products of the terms' vectors a state, [B], by pair of terms, each with itself too."""
+    """Return pair of terms (also equal ones) -> inner product of the terms' vectors per state, [B]."""
     return {(one, other): (descents[one] * descents[other]).flatten(1).sum(1) for one, other in TERM_PRODUCTS}
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm, its fraction of the sum of norms, and each pair's cosine, from summed inner products.
+    """Return each term's norm, its fraction of all norms' sum, and each pair's cosine, from mean inner products.
 
-    A cosine with a vector of length 0 is 0.
+    The cosine with a zero vector is 0.
     """
     norms = {term: max(0.0, products[term, term]) ** 0.5 for term in TERMS}
     total = sum(norms.values())

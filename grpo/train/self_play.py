@@ -1,4 +1,4 @@
-"""States from self-play, in rounds that follow the policy as it changes."""
+"""States from self-play. The games of one round give the states of many steps; the current policy plays each round."""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,56 +17,53 @@ from grpo.match.matches import End, PlayedGame, play_match
 from grpo.match.players import SamplingPlayer
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
-from grpo.train.states import States, Values, of_step, valued_states
+from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Far below 1, so that the games resemble evaluation games with best moves: at 0.7, a tenth of the
-games end by repetition, with best moves half."""
+"""Sampling temperature of both players, low to resemble evaluation games with best moves.
+
+At 0.7, 10 % of the games end by repetition; with best moves, 50 %.
+"""
 OPENING_PLIES: Final = 6
-"""Each game starts with up to this many random legal plies from the initial position."""
+"""Most random legal plies at the beginning of a game."""
 MAX_PLIES: Final = 160
-"""Longer games are cut there."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, the colors changed, and all in lock-step.
-_STATES_PER_OPENING: Final = 40  # Somewhat less than two games give, so that one batch is enough: a move costs less in a large one.
-_MIN_BATCHES: Final = 4  # That many, and one game a state on top, before a round is given up.
-_MIN_STRIDE: Final = 3  # Neighboring plies are nearly the same position; odd, so that a game gives both sides' positions.
-_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its shuffling would outnumber the short ones' decisions.
-
-
-_POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")
+"""Length at which a game is cut off."""
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, with exchanged colors, all in lock-step.
+_STATES_PER_OPENING: Final = 40  # An opening gives more, so one batch is enough; large batches are cheaper per move.
+_MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
+_MIN_STRIDE: Final = 3  # Plies between states: neighbors are nearly equal. Odd, to take both players' positions.
+_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its aimless moves would outnumber the short games' decisions.
+_POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
 class SelfPlayError(PlainError, RuntimeError):
-    """Self-play did not give enough states."""
+    """Self-play gave too few states."""
 
 
 @dataclass(kw_only=True, eq=False)
 class SelfPlay:
-    """Positions from the policy's games against itself, valued once a round."""
+    """Positions from the policy's games against itself."""
 
     values: Values
-    """Of the states."""
     config: GrpoConfig
     size: int
-    """States of a step."""
+    """States per step."""
     first_step: int
-    """Where rounds are counted from."""
+    """Step at which round 0 begins."""
     seed: int
-    """Root of the random streams."""
     exclude: Container[str]
-    """Keys of positions that are never states."""
+    """Keys of positions that must not be states (`grpo.board.encoding.position_key`)."""
     num_processes: int
-    """Processes that share the games."""
     say: Callable[[str], None]
-    """Is told when a round begins, which takes longer than many steps."""
+    """Prints when a round begins, because a round takes longer than many steps."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
-        """Return the states of a step; if its round's are not at hand, the policy plays the round as it is now.
+        """Return a step's states; `policy` plays a new round first if one is due.
 
-        Raises SelfPlayError when games or engine give too few states.
+        Raises SelfPlayError if the games or the engine give too few states.
         """
         number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
@@ -75,21 +72,20 @@ class SelfPlay:
             self._states = self._play_round(number, policy)
             self._round = number
         order, images = ("own_games", number, "order"), ("own_games", number, "reflection")
-        return of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
+        return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the metrics of the round that was played for the step last asked for; nothing while its states are used."""
+        """Return the round's metrics if the last call of `states` played a round, else nothing."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round: its number, and its states, for the policy that played them will be gone; nothing before the first."""
+        """Return the round's number and states; a resumed run cannot play the round again, because the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
         return {"round": torch.tensor(self._round), **positions, "values": self._states.values, "phases": self._states.phases}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
         self._metrics = {}
         if tensors:
             self._round = int(tensors["round"])
@@ -100,12 +96,12 @@ class SelfPlay:
     def _play_round(self, number: int, policy: MovePolicy) -> States:
         self.say(f"self-play round {number + 1}: games for {self.config.self_play_states:,} states")
         boards, games = self._play_games(number, policy)
-        states, kept = valued_states(boards, self.values)
-        num_dropped = len(boards) - len(kept)
+        states, indices = valued_states(boards, self.values)
+        num_dropped = len(boards) - len(indices)
         if states is None or len(states) < self.size:
             raise SelfPlayError(
-                f"self-play, round {number}: the engine failed on {num_dropped} of {len(boards)} positions, and what is left is fewer"
-                f" than the {self.size} states of a step. Look at the engine (engine.path), or raise self_play_states"
+                f"self-play, round {number + 1}: the engine failed on {num_dropped} of {len(boards)} positions; fewer remain than the"
+                f" {self.size} states that a step uses. Check the engine, or raise grpo.self_play_states"
             )
         ends = [game.end for game in games]
         self._metrics = {
@@ -117,21 +113,20 @@ class SelfPlay:
         return states
 
     def _play_games(self, number: int, policy: MovePolicy) -> tuple[list[chess.Board], list[PlayedGame]]:
-        """Return a round's boards and the games that gave them."""
         config = self.config
         opening_rng = numpy_stream(self.seed, "own_games", number, "openings")
         choice_rng = numpy_stream(self.seed, "own_games", number, "positions")
         player = SamplingPlayer(policy, "policy", temperature=TEMPERATURE, rng=torch_stream(self.seed, "own_games", number, "moves"))
         num_openings = max(_MIN_OPENINGS_PER_BATCH, config.self_play_states // _STATES_PER_OPENING)
-        found: dict[str, chess.Board] = {}
+        boards: dict[str, chess.Board] = {}
         games: list[PlayedGame] = []
         max_games = _MIN_BATCHES * 2 * num_openings + config.self_play_states
-        while len(found) < config.self_play_states:
+        while len(boards) < config.self_play_states:
             if len(games) >= max_games:
                 raise SelfPlayError(
-                    f"self-play, round {number}: {len(games)} games gave only {len(found)} distinct positions with a choice of moves, and"
-                    f" {config.self_play_states} are asked for. The policy plays the same over and over, or its games are too short: lower"
-                    " self_play_states"
+                    f"self-play, round {number + 1}: {len(games)} games gave only {len(boards)} distinct positions with at least two legal"
+                    f" moves, {config.self_play_states} are needed. The policy repeats its games, or they are too short: lower"
+                    " grpo.self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
             numbers = range(len(games) // 2, len(games) // 2 + num_openings)
@@ -140,15 +135,15 @@ class SelfPlay:
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
-                        found.setdefault(key, board)
-        boards = list(found.values())
-        # The last batch gives too many: left out are some of all games, and not all of the last ones.
+                        boards.setdefault(key, board)
+        # Surplus positions are dropped at random from all games, not from the last games alone.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
-        return [boards[index] for index in kept], games
+        distinct_boards = list(boards.values())
+        return [distinct_boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step are of the dataset and how many of self-play; at least one is of the dataset.
+    """Return how many states of a step are from the dataset, at least one, and from self-play.
 
     >>> state_counts(256, 0.33)
     (172, 84)
@@ -158,7 +153,7 @@ def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
 
 
 def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
-    """Return the FENs of positions with a legal move after 0 to `max_plies` random plies; some can be equal."""
+    """Return FENs of positions with a legal move, after 0 to `max_plies` random plies; some can be equal."""
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
@@ -169,10 +164,11 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies of a game before which its position is taken: spread evenly, from a random offset.
+    """Return the plies whose positions become states: evenly spread, from a random offset.
 
-    Ply 0 never is: its position is chance's, not the policy's.
+    Ply 0 is never taken: random moves, not the policy, led to that position.
     """
+    # `-(-a // b)` rounds a / b up; `| 1` makes the stride odd.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
@@ -181,5 +177,5 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=board.halfmove_clock)  # No move repeats what lies before a capture or a pawn's move.
+            yield board.copy(stack=board.halfmove_clock)  # Earlier positions cannot recur after a capture or pawn move.
         board.push(chess.Move.from_uci(move))

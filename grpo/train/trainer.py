@@ -1,8 +1,8 @@
-"""The GRPO loop of any kind of policy, one record a step; no logger inside.
+"""The GRPO loop for every kind of policy. It writes no logs; each step returns a record.
 
-A step samples groups from states, takes a few optimizer steps on them, and lets the controllers see what came of it. The problem knows
-what a state is and how it is sampled: `grpo.train.network_problem`, `grpo.language.learn.problem`. The loop does not divide advantages by
-the group's spread or by lengths, which published GRPO does (Dr. GRPO), and has entropy and KL exact, not estimated.
+`Trainer.step` samples a rollout, takes a few optimizer steps on it, and lets the controllers set the next step's knobs: temperature,
+coefficients, learning rate. Unlike published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO),
+and entropy and KL are exact sums, not estimates.
 """
 
 import math
@@ -27,11 +27,11 @@ from grpo.train.control import MAX_SKIPPED, Control, Knobs
 from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_objective
 
 MAX_GRADIENT_NORM: Final = 1.0
-"""Gradient clipping: maximum Euclidean norm of the gradient."""
+"""Largest Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region, in nats: a larger KL(old || policy) of a minibatch ends a rollout's optimizer steps."""
+"""Trust region in nats: a larger KL(old || policy) of a minibatch ends the rollout's optimizer steps."""
 _OF_PROBLEM: Final = "task."
-"""Prefix of the problem's tensors in a checkpoint's file; stored checkpoints have it."""
+"""Prefix of the problem's tensors in stored checkpoints."""
 
 _Policy = TypeVar("_Policy", bound=Policy)
 _Start = TypeVar("_Start")
@@ -40,100 +40,78 @@ _States = TypeVar("_States")
 
 
 class Rollout(Protocol):
-    """Rows that were sampled and rewarded: the states of a network's `Batch`, or the answers of a language model."""
+    """Sampled rows with rewards; a row is a state of a network's `Batch`, or an answer of a language model."""
 
     @property
     def rows(self) -> Tensor:
-        """Rows that may be trained on."""
+        """Indices of the rows to train on, int64."""
 
     @property
     def row_weights(self) -> Tensor:
-        """Weight of each row in the mean that a minibatch's loss is."""
+        """Weight of each row in a minibatch's mean loss."""
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
-    """The differences between the kinds of policies: start and form of a rollout, and the states of its batches."""
+    """Training of one kind of policy: `grpo.train.network_problem` or `grpo.language.learn.problem`."""
 
     name: str
-    """Group of its metrics."""
+    """First part of the metrics' names."""
     reference: _Policy
-    """The frozen policy of the KL terms."""
     kl_warmup_steps: int
-    """Steps over which the KL coefficient rises."""
+    """Steps over which the KL coefficient rises; 0 for none."""
     is_sequential: bool
-    """Whether a row is a sequence of states, whose divergences add up to the row's (chain rule)."""
+    """True if a row is a sequence of states, so a row's KL is the sum over its states (chain rule)."""
     max_log_ratio: float
-    """Largest |ln(probability now / as sampled)| that is rounding."""
+    """Largest |ln(new / sampled probability)| that rounding explains."""
 
-    # What training depends on.
+    # Training depends on these.
 
     def states(self, policy: _Policy, step: int) -> _Start:
-        """Return what the rollout of a step starts from."""
+        """Return the start of a step's rollout; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample from the states.
-
-        Raises NonFiniteError where a probability or a reward is NaN or infinite, InvariantError where groups are mixed up, or sampled
-        otherwise than they are scored.
-        """
+        """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
-        """Yield a minibatch in pieces that one forward pass takes."""
+        """Yield pieces that fit into one forward pass."""
 
-    def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution:
-        """Return the policy on the part's states, at the part's temperature."""
+    def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
     def entropies(self, rollout: _Rollout) -> tuple[float, float]:
-        """Return a row's mean exact entropy at T = 1, and the mean ln(legal moves), in nats: what the entropy controllers see."""
+        """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return a row's mean exact KL(policy || reference) in nats, which the KL controller sees; NaN without one.
-
-        `first` is the rollout's first optimizer step, None where none was taken.
-        """
+        """Return mean exact KL(policy || reference) per row in nats, NaN if not measured; `first` is the first optimizer step."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return what cannot be made again on resuming."""
+        """Return the tensors that a resumed run cannot compute again."""
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+    def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # What only informs.
+    # These only inform.
 
-    def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]:
-        """Return the metrics of a rollout."""
+    def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
     def probe(
         self, part: Batch[_States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs, /
     ) -> Mapping[str, Tensor]:
-        """Return further numbers of a piece's states, [B] each, whose means over a minibatch `step_metrics` gets."""
+        """Return more values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of the optimizer steps that were taken, at least one, and of the step that the trust region refused."""
+        """Return metrics of the steps taken (at least one) and of the step that the trust region refused."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout a step; all randomness follows from the number of the step.
-
-    Call `step` until the number of steps is reached, or a record says why training stops.
-    """
+    """Trains a policy, one rollout per step. Each step names its random streams, so a resumed run repeats them."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Prepare training.
-
-        Args:
-            problem: where states come from, and how they are sampled.
-            policy: what is trained, changed in place; a copy of the problem's reference, or a resumed policy.
-            config: GRPO's settings.
-            seed: root of all random streams.
-            first_step: rollouts that were done when this run began; schedules count from there.
-        """
+        """Train `policy` in place: a copy of the problem's reference, or a restored policy. Schedules begin at `first_step`."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
-        """What is trained."""
+        """The policy that samples and is trained."""
         self.num_steps_done = first_step
         self.control = Control(config, first_step=first_step, kl_warmup_steps=problem.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
@@ -144,20 +122,19 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @property
     def evaluation_policy(self) -> _Policy:
-        """The policy that is measured, saved and played: the EMA policy, or the trained one where weights are not averaged."""
+        """The policy that is measured, saved and played: the moving average (EMA) if weights are averaged, else the trained policy."""
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
-        """Sample groups, take the optimizer steps of one rollout, and return what was measured, what happened, and why training stops.
+        """Return metrics and events of one rollout and its optimizer steps, and the reason to stop (empty: go on).
 
-        Raises InvariantError when the first optimizer step does not score as the sampler did, NonFiniteError after too many non-finite
-        steps in a row.
+        Raises InvariantError if scored and sampled probabilities differ, NonFiniteError after `MAX_SKIPPED` non-finite steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
         knobs = self.control.knobs(self.num_steps_done)
         metrics: dict[str, float] = {f"control/{knob}": value for knob, value in asdict(knobs).items()}
-        stop, decided = "", tuple[Event, ...]()
+        stop = ""
         try:
             rollout = self._rollout(knobs)
         except NonFiniteError as error:
@@ -173,33 +150,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             entropy, log_num_legal = self.problem.entropies(rollout)
             kl = self.problem.kl_reference(rollout, taken[0] if taken else None)
             stop, decided = self.control.observe(step=self.num_steps_done, entropy=entropy, log_num_legal=log_num_legal, kl=kl)
+            events += decided
             metrics |= self.control.metrics()
         self._seconds["total"] = time.perf_counter() - started
-        return Record(self.num_steps_done, metrics, (*events, *decided), stop)
-
-    def preflight(self) -> dict[str, float]:
-        """Return what is measured of the rollout that the next step will make, before any update; changes nothing.
-
-        Raises InvariantError when it does not score as the sampler did, NonFiniteError when the policy's probabilities are NaN or infinite.
-        """
-        knobs = self.control.knobs(self.num_steps_done)
-        rollout = self._rollout(knobs)
-        metrics = self.problem.rollout_metrics(rollout)
-        if len(rollout.rows):
-            measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
-            assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
-            self._optimizer.zero_grad(set_to_none=True)
-            metrics = {f"{self.problem.name}/kl_reference": measured.kl_reference, **metrics}
-        return metrics
-
-    def timings(self) -> Record:
-        """Return where the last step's time went: it differs between equal runs."""
-        parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
-        total = self._seconds.get("total", 0.0)
-        times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
-        return Record(self.num_steps_done, times)
-
-    # Parts of a step.
+        return Record(self.num_steps_done, metrics, tuple(events), stop)
 
     def _rollout(self, knobs: Knobs) -> _Rollout:
         with self._timed("states"):
@@ -208,7 +162,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             return self.problem.rollout(self.policy, states, knobs, self.num_steps_done)
 
     def _learn(self, rollout: _Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[Measured], dict[str, float]]:
-        """Take the optimizer steps of a rollout, and return what each measured, with their metrics."""
+        """Return the measurements of each optimizer step taken, and metrics."""
         taken: list[Measured] = []
         num_skipped, refused = 0, None
         for group in self._optimizer.param_groups:
@@ -222,7 +176,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
                 refused = measured
                 message = (
                     f"step {self.num_steps_done + 1:,}: KL(old || policy) is {measured.kl_old:.3g} after {len(taken)} optimizer steps,"
-                    f" above {MAX_KL_OLD:g}: the rest of this rollout's were left out"
+                    f" above {MAX_KL_OLD:g}: the rollout's remaining optimizer steps are left out"
                 )
                 events.append(Event("trust_region", message))
                 break
@@ -239,20 +193,20 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        """Yield the rows of each optimizer step."""
+        """Yield the rows of each optimizer step, in random order."""
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # A minibatch is empty where the engine failed on too many states.
-        yield from (chosen for chosen in order.tensor_split(self._config.num_minibatches) if len(chosen))
+        # A part is empty if the engine failed on too many states.
+        yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
-        """Leave the minibatch's gradient in the parameters, whole over all pieces, and return what was measured."""
+        """Accumulate the minibatch's gradient, piece by piece; return its measurements."""
         self._optimizer.zero_grad(set_to_none=True)
-        # The denominator is that of the whole minibatch, known before the first piece.
+        # The denominator counts the whole minibatch, so the pieces' gradients add up to the mean's gradient.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # Where no divergence is in the loss, the first minibatch is enough to watch it, and a forward pass is saved on the others.
+            # Without a KL term in the loss, the first minibatch suffices to measure KL; the others save a forward pass.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -269,7 +223,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return measured
 
     def _update(self, measured: Measured) -> str:
-        """Take one optimizer step; or leave everything as it was and return why."""
+        """Take one optimizer step, or change nothing and return the reason."""
         if not measured.is_finite:
             return "the loss is not finite"
         measured.gradient_norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()
@@ -279,21 +233,21 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return ""
 
     def _skip(self, reason: str, events: list[Event]) -> None:
-        """Count a skipped update, and raise NonFiniteError after too many."""
-        is_enough = self.control.skipped()
-        after = f"step {self.num_steps_done + 1:,}: {reason}"
-        events.append(Event("step_skipped", f"{after}; nothing was changed, and the learning rate is cut from the next rollout on"))
-        if is_enough:
+        """Count a skipped optimizer step; raise NonFiniteError after too many in a row."""
+        are_too_many = self.control.skipped()
+        message = f"step {self.num_steps_done + 1:,}: {reason}"
+        events.append(Event("step_skipped", f"{message}; no weight was changed, and the learning rate is halved from the next rollout on"))
+        if are_too_many:
             raise NonFiniteError(
-                f"{after}, {MAX_SKIPPED} times in a row; the weights are those before it. Lower grpo.learning_rate, or"
+                f"{message}, {MAX_SKIPPED} times in a row; the weights are those before this step. Lower grpo.learning_rate, or"
                 " look for rewards that are NaN or infinite"
             )
 
     @torch.no_grad()
     def _update_average(self, *, has_learned: bool) -> None:
-        """Mix the trained weights into their average (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
+        """Update the weights' average (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
 
-        After n steps the old average's weight is at most n / (n + 9), so that the initial weights are forgotten soon.
+        The old average's weight is at most n / (n + 9) after n steps, so the initial weights are soon forgotten.
         """
         if self._average is not None and has_learned:
             num_steps = self.num_steps_done - self._first_step
@@ -303,17 +257,33 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        """Add the block's time to a part of the step."""
         started = time.perf_counter()
         try:
             yield
         finally:
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
-    # State.
+    def preflight(self) -> dict[str, float]:
+        """Return the next rollout's metrics before any update. Changes no weights and not the next step; raises `step`'s errors."""
+        knobs = self.control.knobs(self.num_steps_done)
+        rollout = self._rollout(knobs)
+        metrics = self.problem.rollout_metrics(rollout)
+        if len(rollout.rows):
+            measured = self._backward(rollout, rollout.rows, knobs, is_first=True)
+            assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
+            self._optimizer.zero_grad(set_to_none=True)
+            metrics = {f"{self.problem.name}/kl_reference": measured.kl_reference, **metrics}
+        return metrics
+
+    def timings(self) -> Record:
+        """Return seconds of the last step's parts, apart from `step`'s record because times differ between equal runs."""
+        parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
+        total = self._seconds.get("total", 0.0)
+        times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
+        return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return what a checkpoint needs besides the weights of the evaluation policy; `facts` say where they come from."""
+        """Return a checkpoint's data besides the evaluation policy. `facts` (settings, dataset hash) are stored unchanged."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -323,10 +293,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Go on with the run that saved a checkpoint.
-
-        Raises IncompatibleError when the checkpoint was trained against another reference.
-        """
+        """Resume the run that saved a checkpoint. Raises the error of `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -335,18 +302,18 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Begin a new run at a checkpoint of another, with its optimizer unless told otherwise; schedules and controllers begin anew.
+        """Begin a new run at another run's checkpoint, by default with its optimizer; schedules and controllers begin anew.
 
-        Raises IncompatibleError when the reference is another.
+        Raises IncompatibleError if the checkpoint has another reference.
         """
-        then = state.control["reference"]
-        if self._reference_hash != then:
+        reference_hash = state.control["reference"]
+        if self._reference_hash != reference_hash:
             raise IncompatibleError(
-                f"the checkpoint of step {state.step:,} was trained against reference {then[:12]}, here it is {self._reference_hash[:12]}:"
-                " a KL to another reference is another objective; take up the pretrained policy of that run"
+                f"the checkpoint of step {state.step:,} was trained against reference {reference_hash[:12]}, this run's is"
+                f" {self._reference_hash[:12]}: KL to another reference is another objective; use that run's pretrained policy"
             )
-        for ours in (self.policy, self.evaluation_policy):
-            ours.network.load_state_dict(policy.network.state_dict())
+        for target in (self.policy, self.evaluation_policy):
+            target.network.load_state_dict(policy.network.state_dict())
         moments: dict[int, dict[str, Tensor]] = {}
         for key, tensor in (state.tensors_of("optimizer.") if takes_optimizer else {}).items():
             index, name = key.split(".")
@@ -355,4 +322,4 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
 
 AnyTrainer = Trainer[Any, Any, Any, Any]
-"""A trainer of any problem, for code that only steps, saves and resumes it."""
+"""A trainer of any problem."""

@@ -1,4 +1,4 @@
-"""UCI options of the served policy: temperature and MultiPV, with their declarations and checks."""
+"""UCI options of the served policy: temperature and MultiPV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,12 +6,10 @@ from typing import Final
 
 from grpo.board.actions import MAX_LEGAL_MOVES
 
-MIN_TEMPERATURE: Final = 0.01
-"""Below it, logits divided by the temperature overflow."""
+MIN_TEMPERATURE: Final = 0.01  # Logits divided by a lower temperature overflow.
 MAX_TEMPERATURE: Final = 10.0
-BEST_MOVE: Final = 0.0
-"""The temperature at which the most likely move is played."""
-# Declared because some chess programs set them without checking; a policy ignores their values.
+BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
+# Some chess programs set these options without asking; a policy ignores the values.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
     "option name Threads type spin default 1 min 1 max 1024",
@@ -20,19 +18,14 @@ _WITHOUT_EFFECT: Final = (
 
 
 class UciError(ValueError):
-    """An option's value is outside its declared range, or a position is none of standard chess; the message is one line."""
+    """An option's value outside its range, or an impossible position; the message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
-    """Current values of the UCI options."""
-
-    temperature: float
-    """`BEST_MOVE`, or the temperature at which moves are sampled."""
+    temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1
-    """Number of moves to show."""
-    has_lines: bool = True
-    """Whether the policy can show several moves; otherwise the option MultiPV is neither declared nor used."""
+    has_lines: bool = True  # Whether the policy can show several moves; otherwise MultiPV is not declared and not used.
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
@@ -41,22 +34,19 @@ class UciOptions:
             raise UciError(f"MultiPV must be between 1 and {MAX_LEGAL_MOVES}")
 
     def declarations(self) -> list[str]:
-        """Return the `option` lines that declare the options to a chess program, with these values as defaults."""
-        lines = f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"
-        # UCI has no type for fractions: `spin` is an integer.
-        return [f"option name Temperature type string default {self.temperature:g}", *[lines] * self.has_lines, *_WITHOUT_EFFECT]
+        """Return the `option` lines, with the current values as defaults."""
+        multipv = f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"
+        # UCI's `spin` is an integer, so a fraction is a string.
+        return [f"option name Temperature type string default {self.temperature:g}", *[multipv] * self.has_lines, *_WITHOUT_EFFECT]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
-        """Return the options after `setoption` with these arguments; names are case-insensitive, and unknown ones are ignored.
-
-        Raises UciError if the value is outside the declared range.
-        """
+        """Return the options after `setoption`; unknown names are ignored. Raises UciError if a value is out of range."""
         name, _, value = " ".join(words).removeprefix("name ").partition(" value ")
-        read = {"temperature": float, "multipv": int}.get(name.lower())
-        if read is None or (read is int and not self.has_lines):
+        parse = {"temperature": float, "multipv": int}.get(name.lower())
+        if parse is None or (parse is int and not self.has_lines):
             return self
         try:
-            number = read(value.replace(",", "."))  # Accept a decimal comma.
+            number = parse(value.replace(",", "."))  # Accept a decimal comma.
         except ValueError:
-            raise UciError(f"{name} is no number, or no whole one: {value!a}") from None
+            raise UciError(f"{name} needs a number, MultiPV a whole number: {value!a}") from None
         return replace(self, **{name.lower(): number})

@@ -1,4 +1,4 @@
-"""Move choice of the UCI engine: a policy's most likely or sampled move, with the probabilities of the others."""
+"""Move choice of the UCI engine: a policy's most likely or sampled move."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,38 +14,28 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
-    """The result of one `go`."""
-
-    best: chess.Move | None
-    """The move to play, or None to resign."""
-    shown: tuple[chess.Move, ...]
-    """Moves to show as MultiPV lines, the best first."""
-    remark: str
-    """Text of an `info string` line."""
+    best: chess.Move | None  # None resigns.
+    shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, best first.
+    remark: str  # Text of an `info string` line.
 
 
 class MoveFinder(Protocol):
-    """Chooses the engine's moves, one board at a time."""
-
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the move to play and the lines to show; a sample depends on seed, game and ply alone.
+        """Return the move to play and the moves to show; a sample depends only on seed, game and ply.
 
-        The board has a legal move. Only the `allowed` moves (UCI) are chosen among, all if there are none; `num_games` have begun.
+        `board` has a legal move. `allowed` holds UCI moves to choose among; empty allows all. `num_games` games have begun.
         """
 
 
 class PolicyMoveFinder:
-    """Chooses moves with a policy that gives every legal move a probability."""
+    """Uses a policy that gives every legal move a probability."""
 
     def __init__(self, policy: MovePolicy) -> None:
         self._policy = policy
 
     @torch.no_grad()
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the most likely or a sampled move, and `MultiPV` lines by falling probability over the allowed moves.
-
-        The probabilities shown with a most likely move are those at the training temperature, 1.
-        """
+        """Show the chosen move, then the others by falling probability; with `BEST_MOVE`, probabilities are those at T = 1."""
         positions = PositionBatch.from_boards([board])
         moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
         is_best = options.temperature == BEST_MOVE
@@ -53,7 +43,7 @@ class PolicyMoveFinder:
         if allowed:
             kept = [column for column, move in enumerate(moves) if move.uci() in allowed]
             moves = [moves[column] for column in kept]
-            # Sampling takes the legal moves to be the first columns.
+            # Sampling assumes that legal moves are the first columns.
             log_probs = distribution.log_probs[:, kept]
             distribution = MoveDistribution.from_logits(log_probs, torch.ones_like(log_probs, dtype=torch.bool), temperature=1.0)
         chosen = int(distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply())))

@@ -1,8 +1,7 @@
-"""UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) for a policy, so that chess programs can play it.
+"""UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
 
-One thread is enough, because a search is one forward pass of a few milliseconds; all commands, also `isready` and `stop`, are answered
-between searches. `go infinite` and `go ponder` compute their move at once and hold it back until they may send it. Every `go` gets exactly
-one `bestmove`, in order.
+One thread is enough: a search is one forward pass of a few milliseconds, and every command is answered between searches. `go infinite` and
+`go ponder` compute at once and hold the move. Every `go` gets exactly one `bestmove`, in order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,28 +12,26 @@ import chess
 
 from grpo.uci.options import UciError, UciOptions
 
-if TYPE_CHECKING:  # Torch is imported with the policy, after `uci` was answered.
+if TYPE_CHECKING:  # The policy imports torch after the answer to `uci`.
     from grpo.uci.search import MoveFinder
 
 _COMMANDS: Final = frozenset(
     {"uci", "debug", "isready", "setoption", "register", "ucinewgame", "position", "go", "stop", "ponderhit", "quit"}
 )
-NO_MOVE: Final = "(none)"
-"""The `bestmove` of a finished game, as Stockfish sends it."""
+NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""The `bestmove` of a player that resigns or has no position: the null move, which is never legal; UCI has no command for either."""
+"""`bestmove` of a player that resigns or has no position: the null move. UCI has no command for either."""
 _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
 class UciEngine:
-    """The engine's side of the UCI protocol: reads command lines, writes answer lines."""
-
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Take the name of the `id` line, the options' defaults, and what loads the policy: it is called once, at the latest possible time.
+        """Prepare an engine called `name` with default `options`.
 
-        `seed` is the root of sampled moves; `write` sends a line to the chess program.
+        `load` loads the policy and is called once, as late as possible. `seed` is the root of sampled moves. `write` sends a line to the
+        chess program.
         """
         self._name = name
         self._defaults = self._options = options
@@ -43,36 +40,34 @@ class UciEngine:
         self._write = write
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
-        self._held: str | None = None
-        """A move that was found but must not be sent before `stop`,"""
-        self._is_pondering = False
-        """or before `ponderhit` if this is set."""
+        self._held: str | None = None  # Computed move that waits for `stop`.
+        self._is_pondering = False  # Whether `ponderhit` also sends the held move.
 
     def handle(self, line: str) -> bool:
-        """Answer one line, and return whether to continue; words before the first known command are skipped, as the protocol requires."""
+        """Answer one line and return whether to continue; words before the first known command are skipped (protocol)."""
         words = line.split()
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
             return True
-        rest = words[start + 1 :]
+        arguments = words[start + 1 :]
         match words[start]:
             case "uci":
                 for answer in (f"id name {self._name}", "id author the chess-grpo authors", *self._defaults.declarations(), "uciok"):
                     self._write(answer)
             case "isready":
-                _ = self._finder  # It is loaded now.
+                _ = self._finder  # Loads the policy.
                 self._write("readyok")
             case "setoption":
                 try:
-                    self._options = self._options.with_option(rest)
+                    self._options = self._options.with_option(arguments)
                 except UciError as error:
                     self._write(f"info string {error}")
             case "ucinewgame":
                 self._num_games += 1
             case "position":
-                self._position(rest)
+                self._position(arguments)
             case "go":
-                self._go(rest)
+                self._go(arguments)
             case "ponderhit" if self._is_pondering:
                 self.send_held_move()
             case "stop" | "quit":
@@ -80,7 +75,6 @@ class UciEngine:
         return words[start] != "quit"
 
     def send_held_move(self) -> None:
-        """Send the `bestmove` that is still owed, if there is one."""
         if self._held is not None:
             move, self._held, self._is_pondering = self._held, None, False
             self._write(f"bestmove {move}")
@@ -89,18 +83,18 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except UciError as error:
-            self._board = None  # A move for the position before would be played on another board.
+            self._board = None  # A `go` must not answer with a move for the position before.
             self._write(f"info string {error}; there is no position now")
 
     def _go(self, words: Sequence[str]) -> None:
-        self.send_held_move()  # A pending search ends now, as after `stop`.
+        self.send_held_move()  # A new `go` ends the last one, as `stop` does.
         self._held = self._search(frozenset(words[words.index("searchmoves") + 1 :] if "searchmoves" in words else ()))
         self._is_pondering = "ponder" in words and "infinite" not in words
         if "ponder" not in words and "infinite" not in words:
             self.send_held_move()
 
     def _search(self, search_moves: frozenset[str]) -> str:
-        """Write the `info` lines of the current board, and return the best move; words that are no legal move restrict nothing."""
+        """Write the `info` lines and return the best move; illegal `search_moves` are ignored."""
         board = self._board
         if board is None:
             self._write("info string no position: the last one was refused")
@@ -109,12 +103,11 @@ class UciEngine:
         if not legal:
             self._write(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
             return NO_MOVE
-        found = self._finder.find(board, allowed=search_moves & legal, options=self._options, seed=self._seed, num_games=self._num_games)
-        self._write(f"info string {found.remark}")
-        for index, move in enumerate(found.shown, start=1):
-            score = score_after(board, move)
-            self._write(f"info depth 1 seldepth 1 multipv {index} score {score} nodes 1 pv {move.uci()}")
-        return RESIGNATION if found.best is None else found.best.uci()
+        result = self._finder.find(board, allowed=search_moves & legal, options=self._options, seed=self._seed, num_games=self._num_games)
+        self._write(f"info string {result.remark}")
+        for index, move in enumerate(result.shown, start=1):
+            self._write(f"info depth 1 seldepth 1 multipv {index} score {score_after(board, move)} nodes 1 pv {move.uci()}")
+        return RESIGNATION if result.best is None else result.best.uci()
 
     @cached_property
     def _finder(self) -> "MoveFinder":
@@ -122,7 +115,7 @@ class UciEngine:
 
 
 def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
-    """Answer all lines until `quit` or the end of the input; a pending `bestmove` is sent at the end."""
+    """Answer all lines until `quit` or the end of the input, then send a held `bestmove`."""
     for line in received:
         if not engine.handle(line.decode("utf-8", "replace")):
             break
@@ -130,13 +123,13 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 
 
 def read_position(words: Sequence[str]) -> chess.Board:
-    """Return the board, with its history, for the arguments of `position`.
+    """Return the board, with its history, after `position` with these arguments.
 
-    Castling and en-passant rights that cannot hold are dropped, as chess programs expect. Raises UciError for an invalid or impossible
-    FEN, and for an illegal move; it names the first one.
+    Impossible castling and en-passant rights are dropped, as chess programs expect. Raises UciError for an impossible FEN or the first
+    illegal move.
     """
-    given, _, moves = " ".join(words).partition(" moves ")
-    kind, _, fen = given.removesuffix(" moves").partition(" ")
+    start, _, moves = " ".join(words).partition(" moves ")
+    kind, _, fen = start.removesuffix(" moves").partition(" ")
     if (kind, bool(fen)) not in (("startpos", False), ("fen", True)):
         raise UciError("position: write `position startpos` or `position fen FEN`, and then `moves ...`")
     try:
@@ -149,7 +142,7 @@ def read_position(words: Sequence[str]) -> chess.Board:
     if not board.is_valid():
         raise UciError(f"impossible position ({board.status().name}): {fen!a:.60}")
     for number, text in enumerate(moves.split(), start=1):
-        # Also king-takes-rook, the castling of Chess960, is no move here.
+        # Chess960's castling, king takes rook, is no move either.
         move = next((move for move in board.legal_moves if move.uci() == text), None)
         if move is None:
             raise UciError(f"move {number}, {text!a:.60}, is illegal in {board.fen()}")
@@ -158,9 +151,9 @@ def read_position(words: Sequence[str]) -> chess.Board:
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
-    """Return a move's UCI score: `mate 1` for checkmate, else the material balance, because a policy estimates no value.
+    """Return a move's UCI score: `mate 1`, `cp 0` for an immediate draw, else the mover's material balance in centipawns.
 
-    The balance is from the mover's side, in centipawns: knight and bishop 300, rook 500, queen 900; an immediate draw is 0.
+    A policy estimates no value. Knight and bishop count 300, rook 500, queen 900.
     """
     after = board.copy(stack=False)
     after.push(move)

@@ -1,1 +1,1 @@
-"""Pages on which people look at games and play, and the PGN files of matches."""
+"""Pages for looking at games and for playing, and the PGN files of matches."""

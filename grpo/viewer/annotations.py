@@ -1,4 +1,4 @@
-"""Annotates chosen games of a match: the policies' probabilities and the engine's scores of all legal moves, ply by ply."""
+"""Annotates chosen games of a match, ply by ply: the policies' probabilities and the engine's scores of all legal moves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,54 +13,41 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Boards with legal moves -> for each, UCI move -> probability at temperature 1, of all legal moves; None if the player has none."""
+"""Boards with legal moves -> each board's UCI move -> probability at T = 1; None without probabilities."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    """What is known about the position in which a move was played."""
-
-    probabilities: Mapping[str, float]
-    """UCI move -> probability by the mover's policy; empty if the mover has none."""
-    scores: Mapping[str, Score]
-    """UCI move -> the engine's score after it, for the mover; empty if the search failed."""
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty without a policy.
+    scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
-        """Return the mover's win probability after a move; None if it is not known."""
+        """Return the mover's win probability after a move; None if unknown."""
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
-        """Return the engine's best move; the first of several."""
+        """Return the engine's best move, the first of ties; None if the search failed."""
         return max(self.scores, key=lambda move: win_chance(self.scores[move]), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedGame:
-    """What is told of a chosen game."""
-
-    why: str
-    """The rule that chose it."""
+    why: str  # Rule that chose the game.
     notes: tuple[MoveNote, ...]
-    """One for every move."""
 
 
 def round_number(index: int) -> str:
-    """Return the PGN round `pair.game` of an event's game, both counted from 1."""
+    """Return the PGN round `pair.game` of an event's game, both from 1."""
     return f"{index // 2 + 1}.{index % 2 + 1}"
 
 
 def annotate(
     result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
 ) -> dict[int, AnnotatedGame]:
-    """Return the games worth looking at, by their index, with notes. All moves of each position are searched to the depth.
+    """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
-    Args:
-        result: The match.
-        policies: Of the first and the second player; None for one that is no policy.
-        pool: Engines that were started with `grpo.engine.move_values.engine_options()`.
-        depth: Of a search.
-
-    Raises EngineError if several searches in a row fail; a position whose single search failed has no scores.
+    `policies` are the first and the second player's, `pool` was started with `grpo.engine.move_values.engine_options()`. Raises EngineError
+    if several searches in a row fail; a position whose single search failed has no scores.
     """
     return {
         index: AnnotatedGame(why=why, notes=_notes(result.games[index], policies, pool, depth=depth))
@@ -75,9 +62,9 @@ def _notes(
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
         plies = [ply for ply, board in enumerate(boards) if board.turn == color]
-        found = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
-        if found is not None:
-            probabilities.update(zip(plies, found, strict=True))
+        by_board = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
+        if by_board is not None:
+            probabilities.update(zip(plies, by_board, strict=True))
     return tuple(
         MoveNote(
             probabilities=probabilities.get(ply, {}),

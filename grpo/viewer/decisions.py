@@ -1,4 +1,4 @@
-"""A policy's most instructive decisions on held-out boards, for diagrams: where training changed its move most, blunders, only moves."""
+"""A policy's most instructive decisions on held-out boards: where training changed the move most, blunders, only good moves."""
 
 from typing import Any
 
@@ -16,19 +16,15 @@ from grpo.policy.distribution import MovePolicy
 def notable_decisions(
     policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return greedy decisions at T = 1 as plain data: the most `improved` and `worsened` ones, the `worst`, and the `best`.
+    """Return up to `count` decisions of each kind, as plain data; a decision is the most likely move at T = 1 on a board.
 
-    An improved decision has a higher value than the earlier policy's move; the worst have the largest regret; the best are correct where
-    any other move costs most. Boards with one legal move are skipped; ties go to the first board. Each decision has its `fen` (with move
-    number 1, because encoded boards have none), `phase`, `regret` and `margin` (the best value less the second best), and three moves with
-    `move` in UCI, `probability` and `value`: the policy's likeliest as `chosen`, the `best` by the engine (of equals the chosen one), and
-    the earlier policy's as `before`, None without such a policy.
+    - `improved`, `worsened`: the value rose or fell most, compared with the earlier policy's move (policy `before`).
+    - `worst`: largest regret.
+    - `best`: right moves where any other move loses most.
 
-    Args:
-        policy: The policy.
-        boards: Held-out boards; `values` must be those of the stronger search.
-        count: Maximum number of decisions of each kind.
-        before: An earlier policy, with whose moves on the same boards they are compared.
+    A decision has `fen` (move number 1, because encoded boards have none), `phase`, `regret`, `margin` (best value minus second best), and
+    three moves with `move` (UCI), `probability` and `value`: `chosen`, the engine's `best` (`chosen` if equal), and the earlier policy's
+    `before`. Ties go to the first board. The boards' `values` come from the deeper search.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))
@@ -57,8 +53,8 @@ def notable_decisions(
             "before": None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
         }
 
-    def largest(of_boards: NDArray[np.float64]) -> list[dict[str, Any]]:
-        return [decision(int(row)) for row in np.argsort(-of_boards, kind="stable")[:count] if of_boards[row] > 0]
+    def largest(measure: NDArray[np.float64]) -> list[dict[str, Any]]:
+        return [decision(int(row)) for row in np.argsort(-measure, kind="stable")[:count] if measure[row] > 0]
 
     gain = np.zeros(len(boards)) if earlier is None else values[rows, chosen] - values[rows, earlier.argmax(1)]
     only_good = np.where(regret == 0, margin, 0.0)

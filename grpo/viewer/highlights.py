@@ -1,4 +1,4 @@
-"""Chooses the games of a match that are worth looking at, by rules over results and material; no engine is asked."""
+"""Chooses the games of a match that are worth looking at, by results and material."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5,
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """The course of one game, in pawns of material, from the first player's side."""
+    """One game in pawns of material, from the first player's side."""
 
     index: int
     score: float
@@ -24,7 +24,7 @@ class _Course:
 
     @property
     def swing(self) -> tuple[int, int]:
-        """The lead that each side had at some time, the smaller of the two; then the whole range."""
+        """Smaller of both sides' largest leads, then the whole range."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,40 +36,39 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, which games it may choose, and what it maximizes; ties go to the earlier game."""
+"""Name, games that the rule may choose, and the measure that it maximizes."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Return up to six distinct games with moves, as index -> the rule that chose it; equal matches give equal choices.
+    """Return index -> rule for up to `NUM_HIGHLIGHTS` distinct games; ties go to the earlier game.
 
-    The rules, all of the match's first player, are: biggest swing (both sides led, by as much as possible), shortest win, shortest loss,
-    drawn with the largest lead, longest win, closest game (neither side ever led by much). A rule that no game meets is replaced by the
-    next biggest swing. A lead is a difference in material that stood for two plies, so that an exchange in progress does not count.
+    Rules take the first player's side: biggest swing (both sides led by much), shortest win, shortest loss, drawn with the largest lead,
+    longest win, closest game. The next biggest swing replaces a rule without a game. A lead is a difference in material that lasts two
+    plies, so an exchange in progress does not count.
     """
     # Deterministic players repeat games; one of each is enough.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}
     for index, game in enumerate(result.games):
         if game.moves:
             distinct.setdefault((game.opening, game.first_is_white, game.moves), index)
-    left = [_course(index, result.games[index]) for index in distinct.values()]
+    remaining = [_course(index, result.games[index]) for index in distinct.values()]
     chosen: dict[int, str] = {}
-    for why, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
-        fitting = [game for game in left if is_met(game)]
-        if fitting and len(chosen) < NUM_HIGHLIGHTS:
-            best = max(fitting, key=measure)  # The first of several.
-            left.remove(best)
-            chosen[best.index] = why
+    for rule, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
+        candidates = [game for game in remaining if is_met(game)]
+        if candidates and len(chosen) < NUM_HIGHLIGHTS:
+            best = max(candidates, key=measure)  # The first of several.
+            remaining.remove(best)
+            chosen[best.index] = rule
     return chosen
 
 
 def _course(index: int, game: PlayedGame) -> _Course:
-    sign = 1 if game.first_is_white else -1
-    leads = [sign * lead for lead in _leads(game)]
+    leads = [lead if game.first_is_white else -lead for lead in _leads(game)]
     return _Course(index, game.score, len(game.moves), max(leads), min(leads))
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead that stood for two plies, 0 where the two differ in sign."""
+    """Yield White's lead that lasts two plies; 0 if the two differ in sign."""
     leads = map(_white_lead, game.boards())
     yield (before := next(leads))
     for now in leads:

@@ -1,4 +1,4 @@
-"""A game of a person against a policy: legal moves in any notation, take-back, resignation, hints, and its PGN."""
+"""A game of a person against a policy: moves in SAN or UCI, take-back, resignation, hints, PGN."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ _NUM_SHOWN: Final = 5
 
 
 class MoveError(PlainError, ValueError):
-    """A text or an action that is not possible now; the message names what is."""
+    """A text or action that is impossible now; the message names what is possible."""
 
 
 class HumanGame:
-    """The game so far. The opponent answers within each call, so between two calls the person is to move or the game is over."""
+    """The opponent answers within each call: between calls the person is to move, or the game is over."""
 
     def __init__(
         self,
@@ -30,17 +30,17 @@ class HumanGame:
         fen: str = chess.STARTING_FEN,
         probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
-        """Set up the position `fen`, and let the opponent move if it is its turn.
+        """Set up the position `fen`; the opponent moves if it is to move. Raises MoveError if the position is illegal or the game is over.
 
-        `choose` returns the opponent's move, or None to resign. `probabilities` are of its policy, if it has any. `about` says how strong
-        it is. Raises MoveError if the position is not legal or has no move.
+        `choose` returns the opponent's move, or None to resign. `about` describes the opponent's strength. `probabilities` are the
+        opponent's.
         """
         try:
             self.board = chess.Board(fen)
         except ValueError as error:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
         if not self.board.is_valid() or self.board.is_game_over():
-            raise MoveError(f"{fen!r} is no legal position with a move ({self.board.status().name})")
+            raise MoveError(f"{fen!r} is illegal, or the game is over ({self.board.status().name})")
         self.opponent, self.about = opponent, about
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
@@ -49,7 +49,7 @@ class HumanGame:
 
     @property
     def end(self) -> str:
-        """How the game ended; empty while it goes on."""
+        """Kind of ending; empty during the game."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -58,38 +58,40 @@ class HumanGame:
 
     @property
     def result(self) -> str:
-        """The result as PGN writes it; `*` while the game goes on."""
+        """PGN result; `*` during the game."""
         if self._resigned is not None:
             return "0-1" if self._resigned == chess.WHITE else "1-0"
         return "1/2-1/2" if self.end and not self.board.is_game_over() else self.board.result()
 
     @property
     def actions(self) -> list[str]:
-        """Actions that are possible now besides a move: `undo`, `resign`, `hint`; none after the end."""
+        """Possible actions besides a move."""
         is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
-        return [] if self.end else [action for action, is_so in is_possible.items() if is_so]
+        return [] if self.end else [action for action in is_possible if is_possible[action]]
 
     def parse(self, text: str) -> chess.Move:
-        """Return the legal move that a text names in SAN or UCI; raises MoveError with the nearest legal moves."""
+        """Return the legal move that a text names in SAN or UCI. Raises MoveError with the nearest legal moves."""
         self._refuse_if_over()
         for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
             try:
-                found = parse(move)
+                parsed = parse(move)
             except ValueError:
                 continue
-            if found:  # "--" is a null move.
-                return found
+            if parsed:  # "--" is a null move, which is false.
+                return parsed
         legal = [self.board.san(move) for move in self.board.legal_moves]
         near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
-        raise MoveError(f"{text} names no legal move{' (you are in check)' * self.board.is_check()}, or several; near: {', '.join(near)}")
+        raise MoveError(
+            f"{text} names no legal move{' (you are in check)' * self.board.is_check()}; or several. Nearest: {', '.join(near)}"
+        )
 
     def play(self, text: str) -> None:
-        """Play the move that a text names, and the opponent's answer. Raises MoveError as `parse` does."""
+        """Play the person's move and the opponent's answer. Raises MoveError as `parse`."""
         self.board.push(self.parse(text))
         self._answer()
 
     def undo(self) -> None:
-        """Take back the person's last move and the answer. Raises MoveError if there is none, or the game is over."""
+        """Take back the person's last move and the answer. Raises MoveError if that is impossible."""
         self._refuse_if_over()
         if "undo" not in self.actions:
             raise MoveError("there is no move of yours to take back")
@@ -97,30 +99,24 @@ class HumanGame:
         self.board.pop()
 
     def resign(self) -> None:
-        """End the game as lost by the person. Raises MoveError if it is over."""
+        """End the game as the person's loss. Raises MoveError if the game is over."""
         self._refuse_if_over()
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the policy's most probable moves, here or some plies back, as SAN with probability; none if it has none."""
+        """Return up to five most probable moves, now or some plies back: (SAN, probability); empty without probabilities."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
-        found = None if self._probabilities is None or not any(board.legal_moves) else self._probabilities([board])
-        ranked = [] if found is None else sorted(found[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
+        by_board = None if self._probabilities is None or not any(board.legal_moves) else self._probabilities([board])
+        ranked = [] if by_board is None else sorted(by_board[0].items(), key=lambda item: -item[1])[:_NUM_SHOWN]
         return [(board.san(chess.Move.from_uci(move)), probability) for move, probability in ranked]
 
-    def answer_probabilities(self) -> list[tuple[str, float]]:
-        """Return the hints for the policy's last move, if it moved last."""
-        return self.hints(1) if self.board.move_stack and self.board.turn == self.person_is_white else []
-
     def sans(self) -> list[str]:
-        """Return all moves so far in SAN."""
         board = self.board.root()
         return [board.san_and_push(move) for move in self.board.move_stack]
 
     def pgn(self, *, person: str, played_on: date) -> str:
-        """Return the game as PGN."""
         game = chess.pgn.Game.from_board(self.board)
         white, black = (person, self.opponent) if self.person_is_white else (self.opponent, person)
         game.headers.update(Event="casual game", Site="chess-grpo", Date=f"{played_on:%Y.%m.%d}", Round="-", White=white, Black=black)
@@ -128,7 +124,7 @@ class HumanGame:
         return f"{game.accept(chess.pgn.StringExporter())}\n"
 
     def facts(self) -> dict[str, Any]:
-        """Return what a page shows of the game, as plain data."""
+        is_answered = self.board.move_stack and self.board.turn == self.person_is_white  # The policy moved last.
         return {
             "opponent": self.opponent,
             "about": self.about,
@@ -142,7 +138,7 @@ class HumanGame:
             "legal": [] if self.end else [move.uci() for move in self.board.legal_moves],
             "result": self.result,
             "end": self.end,
-            "answer": self.answer_probabilities(),
+            "answer": self.hints(1) if is_answered else [],
             "hints": [],
         }
 

@@ -1,4 +1,4 @@
-"""The game viewer: annotated games as one HTML file that needs no network, with boards, moves, probabilities and win-probability curve."""
+"""The game viewer: annotated games as one HTML file that needs no network."""
 
 import html
 import json
@@ -13,30 +13,30 @@ import chess.svg
 from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
-# No part of a step's version, which hashes code: a page that looks better is no reason to play a run's games again.
+# Page files are not in a step's version: a better page does not make a run play its games again.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _DIGITS: Final = 4
 
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
-    """Return the page with the annotated games of the first match of a PGN event, by their indices; the first one is shown first."""
+    """Return the page of an event's first match; `annotated` sets the order of the games."""
     games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
     return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
 
 
 def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
-    """Return a page of the folder `pages` with style sheet, pieces, board code and data in it."""
-    # JSON inside of a script element: no text can close the element.
+    """Return a page: a template of the folder `pages` with style sheet, pieces, board code and data inside."""
+    # No text in the JSON can close the script element around it.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
     files = {"$STYLE": "style.css", "$BOARD": "board.js", "$BODY": template, "": "page.html"}
     parts |= {mark: _PAGES.joinpath(name).read_text(encoding="utf-8") for mark, name in files.items()}
-    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # In one pass, so that nothing in a part is taken for a mark.
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass: a mark inside a part is text.
 
 
 def _pieces() -> str:
-    """Return the pieces of python-chess as symbols `wN`, `bQ`, ... for `<use>`."""
+    """Return python-chess's pieces as SVG symbols `wN`, `bQ`, ... for `<use>`."""
     names = {letter: ("w" if letter.isupper() else "b") + letter.upper() for letter in chess.svg.PIECES}
     symbols = [f'<symbol id="{names[letter]}" viewBox="0 0 45 45">{drawing}</symbol>' for letter, drawing in chess.svg.PIECES.items()]
     return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'
@@ -47,7 +47,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # White's win probability in a position: after the move that led to it, at the start after the best move.
+    # White's win probability in a position is that of the move that led there, at the start that of the best move.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
@@ -63,16 +63,16 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
         "isFirstBlack": not game.first_is_white,
         "moves": [{"uci": uci, "san": board.san(chess.Move.from_uci(uci))} for board, uci in zip(boards, game.moves, strict=False)],
         "positions": [
-            {"placement": board.board_fen(), "isWhiteToMove": board.turn == chess.WHITE, "white": chance, **told}
-            for board, chance, told in zip(boards, chances, [*options, {}], strict=True)
+            {"placement": board.board_fen(), "isWhiteToMove": board.turn == chess.WHITE, "white": chance, **shown}
+            for board, chance, shown in zip(boards, chances, [*options, {}], strict=True)
         ],
     }
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
-    """Return the most probable moves, or without probabilities the best, always with the move played and the engine's best."""
-    by = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
-    ranked = sorted(by, key=lambda move: -by[move])
+    """Return the most probable moves (without probabilities the best), the move played and the engine's best move."""
+    order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
+    ranked = sorted(order, key=lambda move: -order[move])
     best, likeliest = note.best(), ranked[0] if note.probabilities else None
     shown = dict.fromkeys([*ranked[:_NUM_SHOWN], played, *([] if best is None else [best])])
     return {

@@ -1,4 +1,4 @@
-"""Serves the play page on this machine only: loopback address, a random token in every path, and the Host header checked."""
+"""Serves the play page on this machine only: loopback address, random token in every path, checked Host header."""
 
 import json
 import secrets
@@ -17,32 +17,32 @@ _HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"
 
 
 class PlayServer(ThreadingHTTPServer):
-    """An HTTP server for one person at one board; `serve_forever` answers."""
+    """HTTP server for one person at one board."""
 
     daemon_threads = True
 
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
-        """Listen on the loopback address; port 0 takes a free one.
+        """Listen on the loopback address; port 0 takes a free port.
 
-        `new_game` returns a game in which the person has White, Black, or for None either; `on_finished` is called once with each that has
-        ended. Raises OSError if the port is taken, OverflowError if there is none of this number.
+        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` takes each game
+        once, after its end. Raises OSError if the port is taken, OverflowError if the number is too large.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
         self.game = new_game(None)
-        self.lock = threading.Lock()  # One game, and browsers open several connections.
+        self.lock = threading.Lock()  # Browsers open several connections to the one game.
         self.token = secrets.token_urlsafe(16)
         self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
 
     @property
     def address(self) -> str:
-        """The page's address; who does not know it gets nothing."""
+        """The page's URL with the token; requests without the token fail."""
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Do one thing in the game and return its facts: `move` with `uci`, `undo`, `resign`, `hint`, or `new` with `color`.
+        """Do one action and return the page's data: `move` with `uci`, `undo`, `resign`, `hint`, or `new` with `color`.
 
-        Raises MoveError if it is not possible.
+        Raises MoveError if the action is impossible.
         """
         game = self.game
         match wanted.get("do"):
@@ -67,7 +67,7 @@ class PlayServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: PlayServer
-    timeout = 30.0  # Seconds until a connection that says nothing is closed.
+    timeout = 30.0  # Seconds until an idle connection is closed.
 
     def do_GET(self) -> None:
         if self._is_allowed(""):
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_allowed("act"):
             try:
                 size = int(self.headers["Content-Length"])
-                if not 0 <= size <= _MAX_BODY:  # A negative one would read without bound.
+                if not 0 <= size <= _MAX_BODY:  # A negative size would read without bound.
                     raise MoveError(f"not an action: {size} bytes")
                 wanted = json.loads(self.rfile.read(size))
                 if not isinstance(wanted, dict):
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
 
     def _is_allowed(self, path: str) -> bool:
-        """Check token, Host (a foreign name that resolves to this machine is refused) and, of a POST, its type and origin."""
+        """Check token, Host (a foreign name may resolve to this machine), and a POST's type and origin."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")
@@ -111,4 +111,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing: the terminal is the player's."""
+        """Log nothing: the terminal belongs to the player."""

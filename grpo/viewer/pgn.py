@@ -1,4 +1,4 @@
-"""PGN export of a match: players, opening, result, termination and adjudicated result of every game."""
+"""PGN export of matches: players, opening, results and termination of every game."""
 
 import re
 import textwrap
@@ -13,7 +13,7 @@ from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
-_SITE: Final = "chess-grpo"  # As online services do; the name of a machine is nobody's business.
+_SITE: Final = "chess-grpo"  # As online services do; a machine's name is private.
 
 
 def event_pgn(
@@ -25,20 +25,14 @@ def event_pgn(
     facts: Mapping[str, str] | None = None,
     annotated: Mapping[int, AnnotatedGame] | None = None,
 ) -> str:
-    """Return the games of an event's matches as PGN, in order; the tag `Round` is `pair.game`. Equal matches give equal texts.
+    """Return the games of an event's matches as PGN, in order; equal matches give equal texts.
 
-    `Result` is the result as played. `AdjudicatedResult` is that of the adjudicated score, if there is one. `WhiteAnswers` and
-    `BlackAnswers` have the answer counts of a player that can fail to name a legal move.
+    `Round` is `pair.game`, `Result` the result as played, `AdjudicatedResult` the adjudicated result. `WhiteAnswers` and `BlackAnswers`
+    count the answers of players that can fail to name a legal move. `facts` are further tags.
 
-    Args:
-        results: The matches.
-        event: Value of the `Event` tag.
-        seed: Root seed of the matches' random streams.
-        played_on: Value of the `Date` tag; None writes PGN's `????.??.??`, so that equal runs give equal files on any day.
-        facts: Further tags of every game.
-        annotated: Index of a game of the first match -> its notes. Such a game has the tag `Chosen`, and after each move a comment with the
-            engine's score for White (`[%eval 0.35]`, pawns or `#` and moves to mate), the mover's probability of the move and win
-            probability after it.
+    Without `played_on`, the date is `????.??.??`, so equal runs give equal files on any day. `annotated` maps an index in the first match
+    to notes: the game gets the tag `Chosen`, and each move a comment with the engine's score for White (`[%eval 0.35]`, pawns or `#` and
+    moves to mate), the mover's probability, and win probability after the move.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
@@ -73,24 +67,21 @@ def _adjudication(game: PlayedGame) -> dict[str, str]:
 
 
 def _answers(game: PlayedGame) -> dict[str, str]:
-    """Return the tags with answer counts, for players that can fail to name a legal move."""
     white, black = game.white_and_black(game.first_replies, game.second_replies)
     return {f"{color}Answers": str(counts) for color, counts in (("White", white), ("Black", black)) if counts is not None}
 
 
 def _escaped(value: str) -> str:
-    """Return a tag's value on one line, with quotes and backslashes escaped."""
     return re.sub(r'(["\\])', r"\\\1", " ".join(value.split()))
 
 
 def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -> str:
-    """Return the moves in SAN, with their comments."""
     words = []
     for ply, (board, uci) in enumerate(zip(game.boards(), game.moves, strict=False)):
         if board.turn == chess.WHITE:
             words.append(f"{board.fullmove_number}.")
         elif ply == 0 or notes is not None:
-            words.append(f"{board.fullmove_number}...")  # Also after a comment, by the standard's export format.
+            words.append(f"{board.fullmove_number}...")  # The standard's export format repeats the number after a comment.
         words.append(board.san(chess.Move.from_uci(uci)))
         if notes is not None and (comment := _comment(notes[ply], uci, board.turn)):
             words.append(f"{{{comment}}}")
@@ -99,7 +90,7 @@ def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -
 
 def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
     score = note.scores.get(move)
-    # The engine counts from before the move: one that mates leaves nothing to state.
+    # A move that mates (1 move to mate, counted before the move) needs no score.
     parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
     facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
     if (chance := note.chance(move)) is not None:

@@ -1,1 +1,1 @@
-"""AWS Batch: destination, deployment decorators, spot interruption."""
+"""Runs on AWS Batch: checks of the account, variables of tasks, Metaflow's decorators, spot interruptions."""

@@ -1,4 +1,4 @@
-"""Checks of the AWS account, its bucket and its queues for tasks on AWS Batch: all at the same time, in about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch: credentials, bucket, queues, image, secrets; in parallel, about ten seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +12,13 @@ from steps.run.machine import SECRETS
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 4
 _DENIED: Final = ("AccessDeniedException", "UnauthorizedOperation")
-"""Error codes of Batch and Secrets Manager; the jobs may have a right that the launcher lacks."""
+"""Error codes of Batch and Secrets Manager that give a warning only, because the jobs' role may have rights that the launcher lacks."""
 _PAGE: Final = "(docs/aws.md)"
 
 
 def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
-    """Return the checks for `--with batch`; each service is asked once, all at the same time."""
-    import boto3.session  # Before the threads, which would import it at the same time.
+    """Return the results of the checks for `--with batch`; each check asks one service once, in a thread of its own."""
+    import boto3.session  # Imported before the threads, which otherwise would import it at the same time.
     from metaflow import metaflow_config
 
     def client(service: str, **options: Any) -> Any:
@@ -43,8 +43,10 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
         own = _set("METAFLOW_BATCH_JOB_QUEUE", metaflow_config.BATCH_JOB_QUEUE, "a job queue of AWS Batch")
         named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
         with _in_words("let the account call batch:DescribeJobQueues"):
-            found = client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
-        states = {key: f"{each['state']} and {each['status']}" for each in found for key in (each["jobQueueName"], each["jobQueueArn"])}
+            described = client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
+        states = {
+            key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
+        }
         works = ("ENABLED and VALID", "ENABLED and UPDATING")
         if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
             raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
@@ -60,7 +62,7 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
         value = _set("METAFLOW_BATCH_CONTAINER_IMAGE", metaflow_config.BATCH_CONTAINER_IMAGE, "an image with the steps' packages")
         return ", ".join(filter(None, (value, environment.get(GPU_IMAGE))))
 
-    looks: dict[str, Callable[[], str]] = {
+    checks: dict[str, Callable[[], str]] = {
         "batch tracking": lambda: reachable(environment),
         "batch credentials": credentials,
         "batch bucket": bucket,
@@ -71,12 +73,12 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
         "batch image": image,
         "batch secrets": secrets,
     }
-    with ThreadPoolExecutor(len(looks)) as threads:
-        return list(threads.map(checked, looks.keys(), looks.values()))
+    with ThreadPoolExecutor(len(checks)) as threads:
+        return list(threads.map(checked, checks.keys(), checks.values()))
 
 
 def _set(name: str, value: str | None, what: str) -> str:
-    """Return a setting of Metaflow. Raises PreflightError if there is none."""
+    """Return a setting of Metaflow; raises PreflightError if it is not set."""
     if not value:
         raise PreflightError(f"{name} is not set: give {what} {_PAGE}")
     return value
@@ -84,14 +86,14 @@ def _set(name: str, value: str | None, what: str) -> str:
 
 @contextmanager
 def _in_words(remedy: str) -> Iterator[None]:
-    """Raise PreflightError with the remedy for an error of AWS; PassingError if this account may not ask, as the jobs' role may."""
+    """Turn an error of AWS into a PreflightError with the remedy, or into a PassingError if only this account lacks the right to ask."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in _DENIED:
-            raise PassingError(f"this account may not ask ({error}); the jobs may") from None
+            raise PassingError(f"this account has no right to check it ({error}); the jobs' role may have it") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
     except (BotoCoreError, ValueError) as error:
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None

@@ -1,4 +1,4 @@
-"""Checks and variables that precede Metaflow: it reads the variables at import, and reports faults by a traceback."""
+"""Checks before Metaflow is imported: Metaflow reads its variables at import and reports faults as a traceback."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
@@ -9,10 +9,12 @@ from steps.run.orchestrator import configuration, service
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
-    """Set the variable that Metaflow reads at import, so that `run --with batch` needs no further option; yield notes for the user.
+    """Check the command, the configuration of Metaflow and, for `--with batch`, the account; yield notes for the user.
 
-    Raises CommandError for mistyped settings, OrchestratorError when Metaflow cannot start with its configuration, and DestinationError
-    with all that a run on Batch lacks.
+    A run with `--with batch` gets METAFLOW_DEFAULT_DATASTORE=s3, so it needs no further option.
+
+    Raises CommandError for mistyped settings, OrchestratorError if Metaflow cannot start with its configuration, DestinationError with a
+    table of everything that a run on Batch lacks.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):
@@ -24,7 +26,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     service()
     if not is_sent:
         return
-    from steps.batch.account import batch_checks  # It imports Metaflow, which reads the variable above.
+    from steps.batch.account import batch_checks  # Imports Metaflow, which reads the variable set above.
     from steps.job.preflight import table
 
     checks = batch_checks(environment)

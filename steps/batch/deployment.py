@@ -1,4 +1,7 @@
-"""Metaflow around a run: decorators of steps on AWS Batch, the context of a task, tags, and the flow's command with its signals."""
+"""Metaflow around a run: decorators of steps on AWS Batch, the context of a task, tags, and the flow's command with its signals.
+
+Metaflow's words: a step of the flow runs as one or more tasks; the launcher is the process of `run` or `resume`.
+"""
 
 import json
 import os
@@ -28,29 +31,32 @@ from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
 
-_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # It limits the cost of a hang, and is not a way to end training.
-_NUM_RETRIES: Final = 3  # Of a task whose machine was lost. Errors in settings or code are not retried.
+_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # Limits the cost of a hang; not meant to end training.
+_NUM_RETRIES: Final = 3  # Retries of a task whose machine was lost. Errors in settings or code are not retried.
 
 
 def name_store() -> None:
-    """Set CHESS_GRPO_STORE, when tasks run on Batch and it is unset, to a folder beside Metaflow's own data."""
+    """Set CHESS_GRPO_STORE to a folder beside Metaflow's own data, if tasks run on Batch and the variable is not set."""
     if sends_to_batch(sys.argv) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
         os.environ[STORE] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
-    """Decorates each step of a run on AWS Batch with the settings' `resources`. A run on this machine only names its launcher."""
+    """Decorates each step of a run on AWS Batch by the settings' `resources`.
+
+    On this machine no decorator is added; tasks only get the launcher's token, by which they notice its death (`steps.run.processes`).
+    """
 
     def mutate(self, mutable_flow: Any) -> None:
-        """Add the decorators; Metaflow calls this before the run, when it has read the settings."""
+        """Add the decorators; Metaflow calls this method after reading the settings and before the run."""
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
             if {"run", "resume"} & set(sys.argv[1:]):
                 os.environ[LAUNCHER] = own_token()
             return
         if not is_container(os.environ):
             os.environ.setdefault(CODE, json.dumps(describe_code()))
-        given = next(value for name, value in mutable_flow.configs if name == "settings")
-        resources = Settings.model_validate(given.to_dict()["settings"]).resources
+        config = next(value for name, value in mutable_flow.configs if name == "settings")
+        resources = Settings.model_validate(config.to_dict()["settings"]).resources
         for name, step in mutable_flow.steps:
             kind = "others" if name in ("start", "end") else step_of(name).resources
             task: TaskResources = getattr(resources, kind)
@@ -60,24 +66,24 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
             if sources := secret_names(os.environ):
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
-            # `--with batch` has put its decorator on the step already: without OVERRIDE ours would be ignored. Metaflow hands ours on to no
-            # other process, so each adds it: that of the launcher for one task, and the task, whose monitor of spot notices comes with it.
-            given = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
-            step.add_decorator("batch", deco_kwargs={**given, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
+            # `--with batch` has already decorated the step, so without OVERRIDE this decorator would be ignored. Metaflow does not pass it
+            # to child processes: the launcher's process of one task adds it again, and so does the task for its spot monitor.
+            existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
+            step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
 
 @contextmanager
 def as_task() -> Iterator[None]:
-    """Set the task's environment variable, and send SIGTERM on a spot interruption."""
+    """Name the task in the variable `TASK`, and send this process SIGTERM on a spot interruption."""
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
     with sigterm_on_spot_notice(current.get("spot_termination_notice")):
         yield
 
 
 def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
-    """Add tags to Metaflow's run, by which its client finds runs: nearest preset, seed, and the verdict once there is one.
+    """Tag Metaflow's run with preset, seed and verdict, by which Metaflow's client finds runs.
 
-    Where its metadata takes none, say so and go on.
+    The preset is the one that the settings differ least from. If Metaflow's metadata service refuses tags, print a warning.
     """
     launch = launch_of(settings)
     tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
@@ -88,7 +94,7 @@ def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
 
 
 def main(flow: Any) -> None:
-    """Run the flow's command; a run that ends before its end says in a line what happened, and how to go on."""
+    """Run the flow's command. If the run fails, print one line with the cause and the command that resumes it."""
     if not {"run", "resume"} & set(sys.argv[1:]):
         flow()
         return
@@ -107,7 +113,7 @@ def main(flow: Any) -> None:
 
 
 def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
-    """End the command if Metaflow does not have the run to resume, which Metaflow answers by a traceback."""
+    """Exit with a message if Metaflow does not know the run to resume; Metaflow itself would print a traceback."""
     origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
     try:
         if origin:
@@ -122,40 +128,41 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
 
 
 def _explain(machine: Machine) -> None:
-    """Say what ended the run that this process launched or resumed, if it came to begin one, and which command goes on.
+    """Print what ended the run of this process, and the command that continues it.
 
-    A task has printed a PlainError itself. What it says must be mended first, and `resume` would take the same settings again.
+    A failed task has printed its PlainError already. Its cause must be mended first, and `resume` would repeat the same settings; therefore
+    the message then shows the command that starts again. Prints nothing if the run is unknown to the store and to Metaflow.
     """
     runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
     known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
-    said = ""
+    message = ""
     if run := next((run for run in known if run.failure is not None and run.error), None):
         if "resume" in sys.argv:
             repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
         again = pasteable(resume_command(run.name, places))
-        said = f"{run.failed_step}: {run.error}\nGo on: {again}"
+        message = f"{run.failed_step}: {run.error}\nTo resume: {again}"
         if run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG):
             kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
-            said = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
+            message = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
     elif current.run_id and not known and "resume" not in sys.argv:
-        said = f"The run has not begun, for the reason above. Mend it and start again: {repeated}"
-    if said:
-        print(f"\n{said}", file=sys.stderr, flush=True)
+        message = f"The run has not begun, for the reason above. Mend it and start again: {repeated}"
+    if message:
+        print(f"\n{message}", file=sys.stderr, flush=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print how to go on, and end at once; the kernel ends the tasks, which save what they have (`steps.run.processes`)."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_DFL)
-    with suppress(PlainError):  # Without the record the run is one whose process is gone.
+    """Print the command that resumes the run, and exit. The kernel then signals the tasks, which save (`steps.run.processes`)."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_DFL)
+    with suppress(PlainError):  # Without this mark, `runs` reports that the process is gone.
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
-    said = (
-        f"Stopped. Nothing is lost; go on: {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
+    message = (
+        f"Stopped. Nothing is lost. To resume: {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
         if current.run_id
         else "Stopped before the run began."
     )
-    # The signal may have come in the middle of a write, which a buffered file cannot take twice.
-    os.write(sys.stdout.fileno(), f"\n{said}\n".encode())
+    # `print` is not reentrant, and the signal may have interrupted one; `os.write` is.
+    os.write(sys.stdout.fileno(), f"\n{message}\n".encode())
     os.kill(os.getpid(), number)

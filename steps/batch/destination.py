@@ -1,6 +1,6 @@
-"""Whether the flow's tasks run on AWS Batch, and which environment variables they are given there.
+"""The decision whether tasks run on AWS Batch, and the environment variables that they get.
 
-A container has an empty disk and none of the launcher's variables: it gets only the variables that are named here.
+A container has an empty disk and no variable of the launcher; a task gets only the variables named here.
 """
 
 import itertools
@@ -15,8 +15,9 @@ from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, wit
 from steps.run.versions import CODE
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
+"""Variable: job queue of tasks that request a GPU."""
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
-"""Variables: queue and image of tasks that request a GPU."""
+"""Variable: image of tasks that request a GPU."""
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
 _BY_VALUE: Final = (
@@ -24,41 +25,41 @@ _BY_VALUE: Final = (
     *(MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT"),
 )
 BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
-"""Variables with secrets: a task gets them from AWS Secrets Manager."""
+"""Variables that hold secrets; a task gets them from AWS Secrets Manager, never from the launcher."""
 
 
 class DestinationError(PlainError, RuntimeError):
-    """Something that tasks on AWS Batch need is not set; the message says what to set."""
+    """A setting that tasks on AWS Batch need is missing or wrong; the message names it."""
 
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
-    """Return whether this command sends tasks to AWS Batch: with `--with batch`, or as the launcher's process of one, `batch step NAME`."""
-    given = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
-    return any(value.partition(":")[0] == "batch" for value in given)
+    """Return whether a command sends tasks to AWS Batch: by `--with batch`, or as Metaflow's own `batch step NAME` for one task."""
+    names = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
+    return any(name.partition(":")[0] == "batch" for name in names)
 
 
 def reachable(environment: Mapping[str, str]) -> str:
     """Return the address of the tracking store.
 
-    Raises DestinationError when tasks could not reach the tracking store, and for a secret that everybody could see.
+    Raises DestinationError if tasks on other machines cannot reach the address, or if an address holds a secret.
     """
     address = environment.get(_TRACKING, "")
-    if was := _not_reached(address):
+    if reason := _not_reached(address):
         raise DestinationError(
-            f"{_TRACKING}: {was}, but tasks on AWS Batch run on other machines: set it to the address of an MLflow server that they reach"
-            " (docs/aws.md)"
+            f"{_TRACKING}: {reason}, but tasks on AWS Batch run on other machines: set it to the address of an MLflow server that they"
+            " can reach (docs/aws.md)"
         )
     for name in (_TRACKING, _MIRROR):
-        if without_secrets(given := environment.get(name, "")) != given:
+        if without_secrets(value := environment.get(name, "")) != value:
             raise DestinationError(
-                f"{name} holds a name or password, which would be visible in each job's description: leave it out, and name secrets of"
-                f" AWS Secrets Manager that hold {', '.join(BY_NAME_ONLY)} in {SECRETS} (docs/aws.md)"
+                f"{name} holds a name or password, which each job's description would show. Leave it out, store"
+                f" {', '.join(BY_NAME_ONLY)} in AWS Secrets Manager, and list the secrets' names in {SECRETS} (docs/aws.md)"
             )
     return address
 
 
 def _not_reached(address: str) -> str:
-    """Return why no other machine can reach a tracking store; empty when it can."""
+    """Return the reason why other machines cannot reach a tracking store; empty if they can."""
     if not address:
         return "it is not set"
     if sqlite_file(address) is not None or "://" not in address:
@@ -67,17 +68,16 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return the environment variables of a task on Batch: addresses, names of secrets, and the device; never a secret."""
+    """Return the environment variables of a task on Batch: addresses, names of secrets, the device; never a secret itself."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 
 
 def batch_place(task: TaskResources, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `queue` and `image` of a task, each only where it is not the one that Metaflow is configured with."""
+    """Return `queue` and `image` of a task if they differ from Metaflow's own configuration."""
     place = {"queue": environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)} if task.num_gpus else {}
     return {name: value for name, value in place.items() if value}
 
 
 def secret_names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the secrets that tasks on Batch receive."""
     return [name.strip() for name in environment.get(SECRETS, "").split(",") if name.strip()]

@@ -1,7 +1,7 @@
-"""Spot interruption: turns the two-minute notice of an EC2 spot instance into SIGTERM, on which a step saves its progress.
+"""Spot interruption: the two-minute notice of an EC2 spot instance becomes SIGTERM, on which a step saves its progress.
 
-On AWS Batch Metaflow's monitor writes a file when the notice comes, and sends SIGTERM to its own parent, not to the task; a container's
-first process is a shell, which forwards no signals. So the task itself looks for the file.
+Metaflow's monitor writes a file when the notice comes, and sends SIGTERM to its parent. The parent is the container's shell, which forwards
+no signals to the task. Therefore the task itself polls the file.
 """
 
 import os
@@ -14,11 +14,11 @@ from pathlib import Path
 
 @contextmanager
 def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM, once, when a spot interruption notice comes while the block lasts.
+    """Send this process SIGTERM, once, if a spot interruption notice comes while the block runs.
 
     Args:
-        notice: the file that Metaflow writes then (`current.spot_termination_notice`); None outside of Batch, where nothing is polled.
-        seconds: time between two polls.
+        notice: File that Metaflow writes when the notice comes (`current.spot_termination_notice`); None outside of Batch: no polling.
+        seconds: Time between two polls.
     """
     if notice is None:
         yield
@@ -31,7 +31,7 @@ def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -
                 return
         with lock:
             if not is_over.is_set():
-                print(f"spot interruption notice ({notice} exists): sending SIGTERM, so that the step saves its progress", flush=True)
+                print(f"spot interruption notice ({notice} exists): sending SIGTERM to this step, which saves its progress", flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="spot-notice", daemon=True).start()

@@ -1,1 +1,1 @@
-"""Bodies of the steps that train a language model; `STEP.variants` names them."""
+"""Bodies of `pretrain` and `finetune` for a language model; `STEP.variants` names them."""

@@ -1,4 +1,4 @@
-"""Some of a language model's answers, saved in a step's output for people to read: numbers alone hide what a model really writes."""
+"""Examples of a language model's answers in a step's output: a reader sees what the model writes, which metrics do not show."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,19 +13,19 @@ from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6
-"""Of each task."""
+"""Examples of each text task."""
 _NUM_DRAWN: Final = 64
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
-    """Return a few examples of each task that is trained, the same for the same boards and seed."""
+    """Return up to `_NUM_SHOWN` examples of each trained text task, determined by boards and seed."""
     num_saved: dict[str, int] = {}
-    found = []
+    shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
         num_saved[example.task] = num_saved.get(example.task, 0) + 1
         if num_saved[example.task] <= _NUM_SHOWN:
-            found.append(example)
-    return found
+            shown.append(example)
+    return shown
 
 
 def write_answers(
@@ -34,20 +34,16 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write the greedy answers of each policy, by its name, to the same prompts, with their grades part by part.
+    """Write each policy's greedy answers to the examples' prompts into a folder, with their grades.
 
-    Args:
-        folder: of the step's output.
-        policies: who is asked, the latest last.
-        examples: what is asked.
-        grader: grades an answer, with the weights of the run; None for a step that reads no weights.
+    `policies` maps a policy's name to the policy, the latest last. Without `grader`, answers have no grades.
     """
     prompts = [example.prompt for example in examples]
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"task": str(example.task), "prompt": example.prompt, "target": example.target, "answers": []} for example in examples
     ]
     for name, policy in policies.items():
-        for row, example, answer in zip(found, examples, greedy_answers(policy, prompts), strict=True):
+        for row, example, answer in zip(rows, examples, greedy_answers(policy, prompts), strict=True):
             grades = None if grader is None else grader(example, answer.text)
             row["answers"].append(
                 {
@@ -59,4 +55,4 @@ def write_answers(
                     "parts": {} if grades is None else dict(grades.parts),
                 }
             )
-    write_json(folder / ANSWERS, found)
+    write_json(folder / ANSWERS, rows)

@@ -1,11 +1,11 @@
-"""Take a language model, let it imitate the value tables' answers, and see that it can be read before GRPO is paid for."""
+"""Train a language model by imitation of the answers that the move values give, and check that its answers can be parsed."""
 
 from dataclasses import asdict
 
 from grpo.base.files import write_json
 from grpo.dataset.table import Split
 from grpo.language.generate.answers import refuse_too_long
-from grpo.language.learn.cloning import clone
+from grpo.language.learn.imitation import imitate
 from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
@@ -15,33 +15,33 @@ from grpo.settings.tree import Settings
 from steps.common.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
-from steps.run.outside import unread_by_cloning
+from steps.run.outside import unread_by_imitation
 from steps.run.work import Work
 
 
 def body(work: Work) -> None:
-    """Write the cloned policy with the lowest validation loss, how cloning went, and how much of what it writes can be read.
+    """Write the policy with the lowest validation loss and a report with the parse rates.
 
-    Raises UnreadableError when that is too little, NonFiniteError when weights are no numbers, TooLongError before cloning when the model
-    has no room for a prompt and an answer; nothing is written then.
+    Raises UnreadableError if a parse rate is too low, NonFiniteError if a weight is NaN or infinite, TooLongError before imitation if a
+    prompt and an answer exceed the model's context. After an error the folder has no policy.
     """
-    settings, table = _seen_by_cloning(work.settings), read_boards(work.inputs["join_boards"])
+    settings, table = _seen_by_imitation(work.settings), read_boards(work.inputs["join_boards"])
     config, num_steps = settings.language, settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
     refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))
-    looks: list[Record] = []
-    for record in clone(policy, train, validation, settings.pretrain, seed=settings.seed):
+    records: list[Record] = []
+    for record in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
         work.log(record)
         work.progress(record.step, num_steps, "steps")
-        looks.append(record)
+        records.append(record)
     rates = parse_rates(policy, validation, seed=settings.seed)
     refuse_unreadable(rates, config, num_steps=num_steps)
     work.log(Record(num_steps, gate_metrics(rates)))
     policy.save(work.folder)
     write_answers(work.folder, {"cloned": policy}, shown)
-    best = min(looks, key=lambda look: look.metrics["language/clone_validation_loss"], default=None)
+    best = min(records, key=lambda record: record.metrics["language/clone_validation_loss"], default=None)
     write_json(
         work.folder / REPORT,
         {
@@ -58,6 +58,6 @@ def body(work: Work) -> None:
     )
 
 
-def _seen_by_cloning(settings: Settings) -> Settings:
-    """Return the settings with what cloning does not read at its default: a policy's folder holds its settings, and may hold no others."""
-    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_cloning())})
+def _seen_by_imitation(settings: Settings) -> Settings:
+    """Return the settings, with defaults for those that imitation does not read: the policy's folder must not depend on them."""
+    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_imitation())})

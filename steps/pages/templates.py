@@ -24,7 +24,7 @@ from grpo.metrics.table import TASKS
 from grpo.settings.language import SMALL
 from grpo.settings.names import MAIN, flattened
 from grpo.settings.tree import Settings
-from grpo.statistics.intervals import LEVEL, REPEATED_Z, Estimate, Unit, elo_estimate
+from grpo.statistics.intervals import LEVEL, Estimate, Unit, elo_estimate
 from grpo.statistics.verdict import AGAINST_OTHERS, LadderFinding
 from steps import STEPS
 from steps.names import CHAMPION, PEAK
@@ -36,6 +36,11 @@ _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12
 """Characters of a text bar on each side of its middle."""
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
+_ROWS: Final = (
+    "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
+    ' The ladder rows ("other opponents" and below) come from other games. '
+)
+"""How to read the rows of the verdict's picture."""
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
 # Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
@@ -70,13 +75,12 @@ def page(template: str, **facts: Any) -> str:
 def verdict_lines(results: Results) -> list[str]:
     """Return the verdict for a terminal, in lines of at most 80 characters. No line begins with a space: Metaflow strips those."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
-    by = "no game was played" if games is None else f"the first row decides, by {games.score.num_pairs:,} pairs of fresh games as played"
-    others = "; the ladder by others, with its opponents' ratings taken as exact" if picture else ""
+    rows = "" if games is None else _ROWS.format(num_pairs=games.score.num_pairs)
     verdict, note, origin = (
         textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
         for text in (
             f"Verdict: {decision.verdict}. {decision.sentence}",
-            f"95 % intervals: {by}{others}. The outcome: {decision.outcome}.",
+            f"{rows}So {decision.outcome}.",
             str(results.origin or ""),
         )
     )
@@ -171,7 +175,6 @@ def _environment() -> Environment:
     found = environment(Path(__file__).parent, lambda text: _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text))
     found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL, "STEPS": STEPS, "PHASES": PHASES}
     found.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
-    found.globals["LOOKS"] = len(REPEATED_Z)
     found.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
     found.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
     found.globals["estimate_text"] = _estimate_text

@@ -31,7 +31,7 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     return {"engine": str(identify(machine.stockfish))} | named | judged
 
 
-def unread_by_cloning() -> dict[str, Any]:
+def unread_by_imitation() -> dict[str, Any]:
     """Return the language settings that `pretrain` does not read, with their defaults."""
     reads = step_of("pretrain").reads
     return {name: field.default for name, field in LanguageConfig.model_fields.items() if not is_within(f"language.{name}", reads)}
@@ -46,7 +46,7 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
     """
     if settings.policy.kind != LANGUAGE:
         return {}
-    model, found = settings.language.model, {"unread settings": sha256_json(unread_by_cloning())}
+    model, found = settings.language.model, {"unread settings": sha256_json(unread_by_imitation())}
     if model == SMALL:
         return found
     folder = model_folder(model)

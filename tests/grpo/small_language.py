@@ -19,7 +19,7 @@ from grpo.board.actions import ACTION_UCI, legal_action_ids
 from grpo.dataset.table import Split, board_table
 from grpo.engine.answers import Score
 from grpo.engine.move_values import ValueTable
-from grpo.language.learn.cloning import clone
+from grpo.language.learn.imitation import imitate
 from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.policy.files import LANGUAGE
@@ -63,7 +63,7 @@ def cloned_folder() -> Path:
     if not folder.exists():
         policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
         train, validation = (LanguageBoards(boards_table(), split, CONFIG) for split in (Split.TRAIN, Split.VALIDATION))
-        for _ in clone(policy, train, validation, _CLONING, seed=SEED):
+        for _ in imitate(policy, train, validation, _CLONING, seed=SEED):
             pass
         with atomic_folder(folder) as made:
             policy.save(made)
@@ -74,7 +74,7 @@ def _key() -> str:
     facts = {
         "sources": [
             sha256_file(Path(__file__)),
-            *(code_hash(f"grpo.language.{name}", LANGUAGE, "") for name in ("learn.cloning", "model.loading")),
+            *(code_hash(f"grpo.language.{name}", LANGUAGE, "") for name in ("learn.imitation", "model.loading")),
         ],
         "packages": [torch.__version__, transformers.__version__, platform.python_version()],
     }

@@ -1,1 +1,1 @@
-"""Answer generation of a language model: sampling, retries after illegal moves, its player, its UCI search."""
+"""Answer generation: sampling, retries after illegal moves, the player, the UCI search."""

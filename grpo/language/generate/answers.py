@@ -1,8 +1,8 @@
-"""Generation of a language model's answers: greedy, or sampled exactly from the full distribution.
+"""Generation of a language model's answers: greedy, or sampled from the full distribution over the vocabulary.
 
-Equal prompts, such as those of a group, are read once: their answers begin with copies of one cache of keys and values. A token is drawn
-by inverse transform sampling, with one number of its prompt's own random stream, so that an answer does not depend on the other prompts of
-its batch, up to the rounding of the scores. Its log-probability is taken from the very distribution that it was drawn from.
+The model reads equal prompts, such as a group's, once; their answers start from copies of one key-value cache. Each token is drawn by
+inverse transform sampling with the next number of its prompt's random stream. Therefore an answer does not depend on the other prompts
+of the batch, except by rounding. The returned log-probability of a token comes from the distribution that the token was drawn from.
 """
 
 from collections.abc import Sequence
@@ -25,43 +25,39 @@ class GeneratedAnswer:
     """The model's answer to one prompt."""
 
     text: str
-    """Without the end token."""
+    """The answer without the end token."""
     is_truncated: bool
     """Whether the answer was cut at `language.max_answer_tokens`."""
     prompt_ids: tuple[int, ...]
-    """What the model read before it wrote."""
     token_ids: tuple[int, ...]
-    """The answer, with the end token."""
+    """The answer with the end token, which a truncated answer lacks."""
     log_probs: tuple[float, ...] = field(compare=False)
-    """In nats, of each token in the distribution that it was drawn from; of a greedy answer, at T = 1."""
+    """Log-probability of each token in nats, at the sampling temperature; at T = 1 for a greedy answer."""
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
-    """Return the greedy answer to each prompt.
-
-    Raises NonFiniteError if the model's scores are NaN or infinite, TooLongError if an answer might not fit.
-    """
+    """Return the greedy answer to each prompt; raises the errors of `sampled_answers`."""
     return sampled_answers(policy, prompts, temperature=1.0, streams=None)
 
 
 def sampled_answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
-    """Return an answer to each prompt, sampled from the full distribution at a temperature above 0; without streams the greedy one.
+    """Return an answer to each prompt, sampled at a temperature above 0; without streams, the greedy answer.
 
-    Each prompt has a stream of its own, which advances only by what its own answer needs.
+    Each prompt has its own stream, which advances by one number per token of the answer.
 
-    Raises NonFiniteError if the model's scores are NaN or infinite, TooLongError if an answer might not fit.
+    Raises NonFiniteError if a logit is NaN or infinite, TooLongError if a prompt and the longest answer exceed the model's context.
     """
     ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
-    # Rows of similar length are batched together, for less padding, and so are equal prompts.
+    # Sorting puts prompts of similar length into one batch, which saves padding, and equal prompts next to each other.
     order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
-        own = None if streams is None else [streams[row] for row in rows]
-        answers |= zip(rows, _written(policy, [ids[row] for row in rows], own, temperature), strict=True)
+        own_streams = None if streams is None else [streams[row] for row in rows]
+        answers |= zip(rows, _written(policy, [ids[row] for row in rows], own_streams, temperature), strict=True)
     return [answers[index] for index in range(len(prompts))]
 
 
@@ -69,7 +65,7 @@ def sampled_answers(
 def _written(
     policy: LanguagePolicy, prompts: Sequence[tuple[int, ...]], streams: Sequence[np.random.Generator] | None, temperature: float
 ) -> list[GeneratedAnswer]:
-    """Return answers that are written side by side, a token at a time, until all have ended or have the greatest length."""
+    """Return the answers to a batch of prompts; generates one token of each answer at a time, up to `language.max_answer_tokens`."""
     distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, distinct))
     padded = torch.tensor([[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct], device=policy.device)
@@ -79,7 +75,7 @@ def _written(
     kept = torch.tensor([distinct[ids] for ids in prompts], device=policy.device)
     cache.batch_select_indices(kept)
     mask, logits = mask[kept], output.logits[kept]
-    rows = list(range(len(prompts)))  # That have not ended.
+    rows = list(range(len(prompts)))  # Answers that have not ended yet.
     written: list[list[tuple[int, float]]] = [[] for _ in prompts]
     for length in range(1, policy.config.max_answer_tokens + 1):
         chosen, log_probs = _drawn(logits[:, -1], temperature, None if streams is None else [streams[row] for row in rows])
@@ -90,7 +86,7 @@ def _written(
             break
         if not is_open.all():
             kept = is_open.nonzero()[:, 0]
-            rows = [rows[place] for place in kept.tolist()]
+            rows = [rows[index] for index in kept.tolist()]
             cache.batch_select_indices(kept)
             mask, chosen = mask[kept], chosen[kept]
         mask = torch.nn.functional.pad(mask, (0, 1), value=1)
@@ -99,9 +95,9 @@ def _written(
 
 
 def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Generator] | None) -> tuple[Tensor, Tensor]:
-    """Return a token of each row of logits, [rows, vocabulary], and its log-probability, [rows] each; without streams the likeliest."""
-    if not bool((logits < torch.inf).all()):  # False for NaN too.
-        raise NonFiniteError("the language model's scores are NaN or infinite: its weights are damaged, or overflow; use an intact model")
+    """Return one token per row of logits [rows, vocabulary] and its log-probability, both [rows]; without streams the likeliest token."""
+    if not bool((logits < torch.inf).all()):  # NaN fails the comparison too.
+        raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
     distribution = token_distribution(logits, temperature=temperature)
     if streams is None:
         chosen = distribution.best()
@@ -124,10 +120,10 @@ def _answer(policy: LanguagePolicy, prompt: tuple[int, ...], written: Sequence[t
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError if a prompt and the longest answer exceed the model's context."""
-    most, room, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
-    if room is not None and longest + most > room:
+    """Raise TooLongError if a prompt (token ids) and an answer of `language.max_answer_tokens` exceed the model's context."""
+    num_answer, context, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
+    if context is not None and longest + num_answer > context:
         raise TooLongError(
-            f"a prompt of {longest} tokens and an answer of language.max_answer_tokens = {most} do not fit into the model's {room}: lower"
-            " language.max_answer_tokens or language.num_history_moves"
+            f"a prompt of {longest} tokens and an answer of language.max_answer_tokens = {num_answer} do not fit into the model's context"
+            f" of {context}: lower language.max_answer_tokens or language.num_history_moves"
         )

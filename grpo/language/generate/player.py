@@ -1,4 +1,7 @@
-"""Moves from a language model, as a player and as a UCI engine: illegal answers are counted and asked again, and then the game is lost."""
+"""A language model as a player of matches and as a UCI engine.
+
+If an answer names no legal move, the player asks the model again, up to `language.max_questions` times; then the game is lost.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,28 +27,26 @@ class AnswerGenerator:
     """Answers batches of prompts with a language model policy."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
-        """Store the policy, and the settings to use, which may differ from those that the policy was saved with."""
+        """Store the policy and the settings of answers, which may differ from the settings that the policy was saved with."""
         self.policy = policy
         self.config = config
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        """Return the greedy answers."""
         return [answer.text for answer in greedy_answers(self.policy, prompts)]
 
     def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
-        """Return answers sampled at a temperature, each from its own stream."""
+        """Return sampled answers; each prompt has its own random stream."""
         return [answer.text for answer in sampled_answers(self.policy, prompts, temperature=temperature, streams=streams)]
 
 
 def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
-    """Return the prompts that ask for a move on each board."""
     return [move_prompt(fen_of(board)) for board in boards]
 
 
 def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> tuple[chess.Move | None, MoveAnswer]:
-    """Return the best move that an answer to a board's prompt names, None if it is not legal, and the parsed answer.
+    """Return the best move that an answer names (None if illegal or missing), and the parsed answer.
 
-    `allowed` are moves in UCI, all legal ones if empty. Castling is the king's move of two squares.
+    `allowed` restricts the moves (UCI); empty allows all legal moves. Castling is written as the king's move of two squares.
     """
     legal = {move.uci(): move for move in board.legal_moves}
     read = read_move_answer(answer, num_legal=len(legal))
@@ -61,10 +62,10 @@ def moves_with_retries(
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return a reply for each board, without a move if `max_questions` answers in a row named no legal one.
+    """Return a reply for each board; a reply has no move if `max_questions` answers in a row named no legal move.
 
-    The first answer is sampled at `temperature`, greedy if it is None. Retries are sampled at T = 1, because a greedy answer would not
-    change; all boards whose last answer failed are retried as one batch. Each board has a stream of its own.
+    The first answer is sampled at `temperature`; None means greedy. Retries are sampled at T = 1, because a greedy answer would not change.
+    One batch holds all boards that need a retry. Each board has its own stream.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
@@ -95,14 +96,14 @@ class LanguagePlayer:
     """Plays the moves that a language model names, for a batch of games."""
 
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
-        """Draw one number from `rng` as the root of the streams of all games; `temperature` is as in `moves_with_retries`."""
+        """Draw one number from `rng`: the root of all games' random streams. `temperature` as in `moves_with_retries`."""
         self.name = name
         self._generator = generator
         self._temperature = temperature
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[Reply]:
-        """Return replies with a move, or without one if no allowed answer named a legal move, and with the answer counts."""
+        """Return a reply for each board, with counts of its answers; `games` are the games' numbers."""
         streams = [self._streams.of(game) for game in games]
         return moves_with_retries(self._generator, boards, temperature=self._temperature, streams=streams)
 
@@ -111,13 +112,12 @@ class LanguageMoveFinder:
     """Chooses moves of the UCI engine with a language model, one board at a time."""
 
     def __init__(self, generator: AnswerGenerator) -> None:
-        """Store the language model."""
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the named move, and a remark with the answer counts.
+        """Return the named move and a remark with the answer counts.
 
-        Samples depend on the seed, the game and the number of moves played, so that a repeated `go` on the same board gives the same move.
+        Random numbers depend on the seed, the game's number and the ply, so a repeated `go` on the same board gives the same move.
         """
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())

@@ -1,1 +1,1 @@
-"""Cloning, the parse-rate gate, GRPO and measurements of a language model."""
+"""Learning of a language model: imitation, the parse-rate gate, GRPO, measurements on held-out boards."""

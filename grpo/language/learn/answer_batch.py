@@ -1,4 +1,4 @@
-"""Prompts and answers as padded token ids, and the logits of the answers' tokens: for cloning, scoring and the loss."""
+"""Prompts with their answers as padded token ids, and the logits of the answers' tokens. Imitation, scoring and the loss use them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,33 +11,36 @@ from grpo.language.generate.answers import TooLongError
 from grpo.language.model.policy import LanguagePolicy
 
 IGNORED: Final = -100
+"""Padding in `targets`: the index that torch's cross-entropy ignores."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """Prompts with the answers behind them.
+    """R prompts, each followed by its answer.
 
-    Legend: R rows, C columns, A the longest answer's tokens, K tokens of all answers, V the vocabulary.
+    Legend: R rows, C columns, T tokens of the longest answer, K tokens of all answers, V tokens of the vocabulary.
 
-    Prompts are padded on the left and answers on the right, so that all answers begin in one column, as they do when the model writes them.
+    Prompts are padded on the left and answers on the right. Therefore all answers begin in the same column, as in generation.
     """
 
     input_ids: Tensor
-    """[R, C], without the last column, from which nothing is predicted."""
+    """[R, C]. The last token of the longest row is left out, because the model predicts nothing from it."""
     attention_mask: Tensor
-    """[R, C], 1 on tokens of a prompt or answer."""
+    """[R, C], 1 for tokens of a prompt or answer, 0 for padding."""
     targets: Tensor
-    """[R, A], the answers' tokens, with the end if an answer has it, each to be predicted from the column before it; then `IGNORED`."""
+    """[R, T], the answers' tokens, then `IGNORED`. The model predicts each token from the column before it."""
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
-        """Return the batch of these prompts and answers, token ids each, on the policy's device.
+        """Return a batch, on the policy's device, of prompts and answers given as token ids.
 
-        Raises TooLongError for a pair that the model has no room for.
+        Raises TooLongError if a prompt and its answer exceed the model's context.
         """
-        room, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
-        if room is not None and longest > room:
-            raise TooLongError(f"an example of {longest} tokens does not fit into the model's {room}: lower language.num_history_moves")
+        context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+        if context is not None and longest > context:
+            raise TooLongError(
+                f"an example of {longest} tokens does not fit into the model's context of {context}: lower language.num_history_moves"
+            )
         width, length = max(map(len, prompts)), max(map(len, answers))
         input_ids = torch.full((len(prompts), width + length), policy.pad_id)
         mask = torch.zeros_like(input_ids)
@@ -63,14 +66,14 @@ class AnswerBatch:
 
     @property
     def is_token(self) -> Tensor:
-        """Where an answer has a token, [R, A] bool."""
+        """[R, T] bool: False on padding."""
         return self.targets != IGNORED
 
     @property
     def tokens(self) -> Tensor:
-        """The tokens of all answers, row after row, [K]."""
+        """[K], the answers' tokens, row after row."""
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
-        """Return the logits that predict each of `tokens`, [K, V] float32."""
+        """Return the logits that predict `tokens`, [K, V] float32."""
         return policy.logits(self.input_ids, self.attention_mask, num_last=self.targets.shape[1])[self.is_token]

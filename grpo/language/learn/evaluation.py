@@ -1,7 +1,7 @@
-"""A language model on held-out boards: regret of its best answer and of drawn ones, and how many say something legal.
+"""Measurements of a language model on held-out boards: regret of greedy and of sampled answers, rates of readable and legal answers.
 
-It has no distribution over moves: what needs one (entropy, the mass of blunders and of illegal moves) is not measured.
-An answer that names no legal move is worth 0, a loss, and nobody is asked again: rules of play would hide what is measured here.
+A language model gives no distribution over moves, so entropy over moves and the probability of blunders are not measured.
+An answer that names no legal move has value 0, a loss. The model is not asked again, because retries would hide illegal answers.
 """
 
 import math
@@ -26,18 +26,18 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
-_ROOT: Final = 0  # Of all draws: two policies that are compared draw with the same numbers.
+_ROOT: Final = 0  # Root of all random streams here, the same for all policies, so that comparisons have less noise.
 _NUM_SAMPLED: Final = 2
-"""Answers sampled for each board, beside the greedy one."""
+"""Answers sampled for each board, in addition to the greedy answer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class EvaluationBoards:
-    """Held-out boards with the values of their moves: N of them."""
+    """N held-out boards with the values of their moves."""
 
     boards: tuple[chess.Board, ...]
     values: tuple[Mapping[chess.Move, float], ...]
-    """Of each board: legal move -> win probability for the mover, by the stronger search."""
+    """One mapping per board: legal move -> win probability for the mover, by the deeper search of `evaluation.heldout_depth`."""
     phases: NDArray[np.int64]
     """[N], index into `PHASES`."""
 
@@ -46,11 +46,11 @@ class EvaluationBoards:
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
-        """Return `num_heldout_boards` held-out boards of a dataset's table, in its order: the first of each phase, in equal parts.
+        """Return `language.num_heldout_boards` held-out boards in the table's order: the first boards of each phase, equally many.
 
-        Where a phase has too few, the others fill up. Positions keep the clocks and move numbers that they had in their games.
+        If a phase has too few boards, the other phases fill the rest. Positions keep the clocks and move numbers of their games.
 
-        Raises ValueError when there are none, or their moves have no values by the stronger search.
+        Raises ValueError if the table has no held-out board, or a chosen board has no values of the deeper search.
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
@@ -60,7 +60,7 @@ class EvaluationBoards:
         chosen = [rows[index] for index in sorted([index for index, _ in zip(in_turn, range(config.num_heldout_boards), strict=False)])]
         for row in chosen:
             if row["strong_values"] is None:
-                raise ValueError(f"{row['fen']} has no values of the stronger search")
+                raise ValueError(f"{row['fen']} has no values of the deeper search")
         return cls(
             boards=tuple(chess.Board(row["fen"]) for row in chosen),
             values=tuple(
@@ -71,39 +71,39 @@ class EvaluationBoards:
         )
 
     def worth(self, moves: Sequence[chess.Move | None]) -> NDArray[np.float64]:
-        """Return the values, [N], of a move for each board; 0 where there is none."""
-        return np.array([0.0 if move is None else of[move] for of, move in zip(self.values, moves, strict=True)])
+        """Return the value of one move per board, [N]; 0 for None."""
+        return np.array([0.0 if move is None else values[move] for values, move in zip(self.values, moves, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageEvaluation:
-    """What a language model makes of N held-out boards."""
+    """Measurements of a language model on N held-out boards."""
 
     scores: HeldoutScores
     is_whole: NDArray[np.bool_]
-    """[N], whether every field of the best answer can be read."""
+    """[N], whether every field of the greedy answer can be parsed."""
     is_legal: NDArray[np.bool_]
-    """[N], whether the best answer names a legal move."""
+    """[N], whether the greedy answer names a legal move."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the means, those of each phase that has boards, and the fractions of answers that are whole and legal."""
+        """Return means over all boards and over each phase's boards, and the rates of readable and legal answers."""
         scores = self.scores
-        found = {"heldout/parse_rate": float(self.is_whole.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
+        metrics = {"heldout/parse_rate": float(self.is_whole.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
         for name in ("expected_value", "regret_sampled", "regret_best"):
             column = getattr(scores, name)
-            found[f"heldout/{name}"] = float(column.mean())
+            metrics[f"heldout/{name}"] = float(column.mean())
             for index, phase in enumerate(PHASES):
                 if (rows := scores.phases == index).any():
-                    found[f"heldout/{name}/{phase}"] = float(column[rows].mean())
-        if len(self.is_whole) > 1:  # One board has no spread, and no standard error.
-            found["heldout/regret_best_stderr"] = _stderr(scores.regret_best)
-        return found
+                    metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
+        if len(self.is_whole) > 1:  # A single board gives no standard error.
+            metrics["heldout/regret_best_stderr"] = _stderr(scores.regret_best)
+        return metrics
 
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
-    """Return regret and rates: of the best answers, and of two drawn at T = 1, whose mean is the expected value.
+    """Return regret and rates of the greedy answer and of two answers sampled at T = 1; their mean estimates the expected value.
 
-    Every board draws from streams of its own, the same for all policies.
+    Each board has its own random streams, the same for all policies.
     """
     prompts = board_prompts(boards.boards)
     best, read = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
@@ -117,7 +117,7 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         for number in range(_NUM_SAMPLED)
     ]
     expected = np.mean(drawn, axis=0)
-    tops = np.array([max(of.values()) for of in boards.values])
+    tops = np.array([max(values.values()) for values in boards.values])
     scores = HeldoutScores(
         regret_best=tops - boards.worth(best),
         regret_sampled=tops - expected,
@@ -133,31 +133,30 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutReward:
-    """What a policy's answers to N questions are worth, drawn at T = 1."""
+    """Rewards of a policy's answers to N prompts, sampled at T = 1."""
 
     rewards: NDArray[np.float64]
     """[N] points, all parts at full weight."""
     is_readable: NDArray[np.bool_]
-    """[N], whether every field of the answer can be read."""
+    """[N], whether every field of the answer can be parsed."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean."""
         return {"heldout/reward": float(self.rewards.mean())}
 
 
 def questions(boards: LanguageBoards, count: int) -> list[Example]:
-    """Return examples of a split's boards, always the same."""
+    """Return `count` examples of a split's boards; equal boards give equal examples."""
     return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
 
 
 def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: Grader) -> HeldoutReward:
-    """Return what drawn answers are worth; the draws are the same for all policies as far as their distributions are."""
+    """Return the rewards of one sampled answer per example; all policies use the same random numbers."""
     streams = [numpy_stream(_ROOT, "held-out answers", number) for number in range(len(examples))]
     answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     grades = [grader(example, answer.text) for example, answer in zip(examples, answers, strict=True)]
     return HeldoutReward(
-        rewards=np.array([one.total() for one in grades]),
-        is_readable=np.array([one.reading.is_readable for one in grades]),
+        rewards=np.array([grade.total() for grade in grades]),
+        is_readable=np.array([grade.reading.is_readable for grade in grades]),
     )
 
 

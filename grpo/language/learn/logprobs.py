@@ -1,4 +1,4 @@
-"""What is exact of a written answer, from whole distributions: entropy, divergence, and its tokens' log-probabilities as the loss has them.
+"""Exact entropy, KL divergence and log-probabilities of answers, computed from the distribution over the whole vocabulary.
 
 Legend: B answers, T tokens of the longest answer (padded on the right), K tokens of all answers, V tokens of the vocabulary.
 """
@@ -14,14 +14,14 @@ from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 
 MAX_GAP: Final = {torch.float32: 1e-4, torch.bfloat16: 0.1}
-"""Nats, by precision: between the log-probability that a token was sampled with and the one that it is scored with. A cache of keys and
-values rounds differently from a pass over the whole text: by 1e-6 in float32, by 1e-2 in bfloat16."""
+"""Precision -> largest allowed difference, in nats, between a token's sampled and its scored log-probability. A key-value cache rounds
+differently from a forward pass over the whole text: by 1e-6 in float32, by 1e-2 in bfloat16."""
 _MAX_LOGITS: Final = 1 << 25
-"""Numbers of a forward pass's logits at most: 128 MiB in float32. Answers are cut into pieces so."""
+"""Most logits in one forward pass: 128 MiB in float32. Limits memory; does not change the result."""
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Yield rows of a batch in pieces that one forward pass may take: by `language.answers_per_forward`, and by the size of logits."""
+    """Yield the rows in pieces for one forward pass each: at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits."""
     vocabulary: int = policy.network.config.get_text_config().vocab_size
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
@@ -29,37 +29,33 @@ def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class ExactMeasures:
-    """Of each token of B answers; 0 where `mask` is."""
+    """Measures of each token of B answers; 0 on padding."""
 
     entropy: Tensor
-    """[B, T] nats, at T = 1: -sum p ln p over the whole vocabulary."""
+    """[B, T] nats, at temperature 1: -sum p ln p over the vocabulary."""
     kl: Tensor
-    """[B, T] nats, at the temperature of the loss: sum p (ln p - ln q), q being the reference's."""
+    """[B, T] nats, at the loss's temperature: KL(policy || reference) = sum p (ln p - ln q)."""
     log_probs: Tensor
-    """[B, T] nats, at the temperature of the loss, of the answer's token, as the loss scores it."""
+    """[B, T] nats, at the loss's temperature: log-probability of the answer's token."""
     mask: Tensor
-    """[B, T] bool: tokens of the answer, its end included."""
+    """[B, T] bool: True for tokens of the answer, including the end token."""
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
-        """Return entropy and divergence of each answer, [B]: sums along its tokens.
+        """Return entropy and KL of each answer, [B] each: sums over its tokens.
 
-        By the chain rule the expectation of either, over sampled answers, is the entropy of (divergence between) the distributions over
-        whole answers; each conditional being exact, the divergence is never negative.
+        By the chain rule, the mean over sampled answers estimates the entropy of (and the KL between) the distributions over whole answers.
+        Each token's KL is exact, so the sum is never negative.
         """
         return self.entropy.sum(1), self.kl.sum(1)
 
 
 @torch.no_grad()
 def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: AnswerBatch, *, temperature: float) -> ExactMeasures:
-    """Return the exact entropy, and divergence from the reference, at each token of answers, and its log-probability.
+    """Return entropy, KL(policy || reference) and log-probability of each token of the answers in `batch`.
 
-    Args:
-        policy: whose distribution it is.
-        reference: what it is compared with.
-        batch: the answers.
-        temperature: of divergence and log-probabilities.
+    `temperature` is the loss's, for KL and log-probabilities; entropy is at temperature 1.
     """
-    found = torch.zeros(3, *batch.targets.shape, device=policy.device)
+    measures = torch.zeros(3, *batch.targets.shape, device=policy.device)
     for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
         part = batch.select_rows(rows)
         logits = part.logits(policy)
@@ -67,6 +63,6 @@ def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: Ans
         theirs = token_distribution(part.logits(reference), temperature=temperature)
         at_one = ours if temperature == 1 else token_distribution(logits, temperature=1.0)
         measured = torch.stack([at_one.entropy(), ours.kl_to(theirs), ours.log_prob(part.tokens[:, None])[:, 0]])
-        found[:, rows] = found[:, rows].masked_scatter(part.is_token.expand(3, -1, -1), measured)
-    entropy, kl, log_probs = found
+        measures[:, rows] = measures[:, rows].masked_scatter(part.is_token.expand(3, -1, -1), measured)
+    entropy, kl, log_probs = measures
     return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs, mask=batch.is_token)

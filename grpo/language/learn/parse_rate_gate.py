@@ -1,4 +1,4 @@
-"""The gate before GRPO: a model that does not write what can be read has nothing to learn from rewards, and is refused with the reason."""
+"""The gate before GRPO: `pretrain` fails if too few of the model's answers can be parsed, because GRPO would learn nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,82 +9,80 @@ from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards, MoveExample
-from grpo.language.text.tasks import LanguageTask, MoveAnswer
+from grpo.language.text.tasks import MoveAnswer, TextTask
 from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
 NUM_PROMPTS: Final = 64
-"""Of each task."""
-_SHOWN: Final = 60
+"""Prompts of each text task."""
+_SHOWN: Final = 60  # Characters of the example in the message.
 
 
 class UnreadableError(PlainError, RuntimeError):
-    """A language model answers what nobody can read."""
+    """Too few of a language model's answers can be parsed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParseRate:
-    """How many answers to one task's prompts could be read, drawn at T = 1."""
+    """Fraction of readable answers to one task's prompts, sampled at T = 1."""
 
     rate: float
     low: float
-    """Lower end of the 95 % interval (Wilson)."""
+    """Lower end of Wilson's 95 % interval."""
     high: float
     num: int
-    """Answers."""
+    """Number of answers."""
     legal_rate: float | None
-    """Policy task: fraction of the answers that name a legal best move."""
+    """Fraction of the answers that name a legal best move; None for the environment task."""
     truncated: float
-    """Fraction of the answers that were cut; they count as unreadable."""
+    """Fraction of the answers that were truncated; they count as unreadable."""
     example: str
-    """The beginning of one answer, one that could not be read if there is any."""
+    """The first characters of an unreadable answer; of a readable one if all are readable."""
 
     def __str__(self) -> str:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
-def parse_rates(
-    policy: LanguagePolicy, boards: LanguageBoards, *, seed: int, num_prompts: int = NUM_PROMPTS
-) -> dict[LanguageTask, ParseRate]:
-    """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
+def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int, num_prompts: int = NUM_PROMPTS) -> dict[TextTask, ParseRate]:
+    """Return the parse rate of each text task that the settings train; prompts come from boards drawn without replacement.
 
-    Raises NonFiniteError when weights are NaN or infinite.
+    Raises NonFiniteError if a weight is NaN or infinite.
     """
     policy.refuse_nonfinite()
     share = policy.config.environment_share
-    tasks = [task for task in LanguageTask if (share if task == LanguageTask.ENVIRONMENT else 1 - share) > 0]
+    tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]
     return {task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks}
 
 
-def gate_metrics(rates: Mapping[LanguageTask, ParseRate]) -> dict[str, float]:
-    """Return the rates under their names in `grpo.metrics.table`."""
+def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
+    """Return the rates by their names in `grpo.metrics.table`."""
     total = sum(rate.num for rate in rates.values())
-    found = {
+    metrics = {
         "language/parse_rate": sum(rate.rate * rate.num for rate in rates.values()) / total,
         "language/truncated": sum(rate.truncated * rate.num for rate in rates.values()) / total,
     }
     for task, rate in rates.items():
-        found |= {f"language/parse_rate/{task}": rate.rate, f"language/truncated/{task}": rate.truncated}
+        metrics |= {f"language/parse_rate/{task}": rate.rate, f"language/truncated/{task}": rate.truncated}
         if rate.legal_rate is not None:
-            found["language/legal_rate"] = rate.legal_rate
-    return found
+            metrics["language/legal_rate"] = rate.legal_rate
+    return metrics
 
 
-def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError, with the rates and the reason, when a task's parse rate is below `min_parse_rate` after so many steps."""
+def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
+    """Raise UnreadableError if a task's parse rate is below `language.min_parse_rate` after `num_steps` steps of imitation."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return
     is_random = config.model == SMALL and num_steps == 0
-    said = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
+    listed = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
     raise UnreadableError(
-        f"{'random weights' if is_random else 'the language model cannot be read'}: {said}; language.min_parse_rate ="
-        f" {config.min_parse_rate:g} is asked for, because groups of unreadable answers teach nothing: clone"
-        f" {'longer' if num_steps else 'first'}: pretrain.num_steps (now {num_steps})"
+        f"{'a model with random weights writes unreadable answers' if is_random else 'too few answers can be parsed'}: {listed}."
+        f" language.min_parse_rate = {config.min_parse_rate:g}, because groups of unreadable answers teach nothing: train"
+        f" {'longer' if num_steps else 'first'} by imitation, with pretrain.num_steps (now {num_steps})"
     )
 
 
-def _prompts(boards: LanguageBoards, task: LanguageTask, num: int, seed: int) -> list[Example]:
+def _prompts(boards: LanguageBoards, task: TextTask, num: int, seed: int) -> list[Example]:
     rng = numpy_stream(seed, "gate", task)
     indices = rng.choice(len(boards), size=min(num, len(boards)), replace=False)
     return [boards.example(int(index), task, rng=rng) for index in indices]
@@ -106,7 +104,7 @@ def _rate(policy: LanguagePolicy, examples: list[Example], *, seed: int) -> Pars
         low=low,
         high=high,
         num=len(answers),
-        legal_rate=num_legal / len(answers) if task == LanguageTask.MOVE else None,
+        legal_rate=num_legal / len(answers) if task == TextTask.MOVE else None,
         truncated=sum(answer.is_truncated for answer in answers) / len(answers),
         example=answers[is_read.index(False) if False in is_read else 0].text[:_SHOWN],
     )

@@ -1,4 +1,4 @@
-"""GRPO of a language model: what `Trainer` asks of a problem, for a policy that answers prompts; a token of an answer is a state.
+"""GRPO of a language model: the `Problem` that `Trainer` solves when a policy answers prompts. The loss treats each token as a state.
 
 Legend: B answers, T tokens of the longest answer, K tokens of all answers of a piece.
 """
@@ -24,7 +24,7 @@ from grpo.train.objective import Batch, InvariantError, Measured, Terms
 
 
 class LanguageProblem:
-    """Groups of graded answers to prompts that a dataset's boards give."""
+    """Groups of graded answers to prompts made from the dataset's boards."""
 
     name = "language"
     is_sequential = True
@@ -32,14 +32,9 @@ class LanguageProblem:
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Prepare.
+        """Freeze the reference policy of the KL terms; no other code may train `reference` or change it.
 
-        Args:
-            reference: the frozen policy of the KL terms, which nobody else may use.
-            boards: where prompts come from, and what answers are graded by.
-            settings: the run's.
-            grader: grades an answer.
-            first_step: where warm-ups are counted from.
+        `boards` give prompts and the values that grade answers. Warm-ups count from `first_step`.
         """
         precision = PRECISIONS[settings.grpo.precision]
         self.reference = reference.at_precision(precision)
@@ -51,14 +46,13 @@ class LanguageProblem:
         self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
 
     def states(self, policy: LanguagePolicy, step: int) -> Sequence[Example]:  # noqa: ARG002
-        """Return the examples whose prompts are answered."""
+        """Return the examples whose prompts the policy answers in this step."""
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
-        """Write a group of answers to each prompt.
+        """Sample a group of answers to each prompt.
 
-        Raises NonFiniteError when a score or a reward is NaN or infinite, InvariantError unless tokens were sampled from the distribution
-        that scores them.
+        Raises NonFiniteError if a logit or a reward is NaN or infinite, InvariantError if sampled and scored log-probabilities differ.
         """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
@@ -72,18 +66,21 @@ class LanguageProblem:
             raise NonFiniteError(f"{int((~rollout.rewards.isfinite()).sum())} of {len(rollout.answers)} rewards are not finite")
         if not rollout.largest_gap <= self._max_gap:
             raise InvariantError(
-                f"sampled and scored log-probabilities of a token differ by up to {rollout.largest_gap:.2e} nats: the policy that is"
-                " trained is not the one that wrote the answers"
+                f"sampled and scored log-probabilities of a token differ by up to {rollout.largest_gap:.2e} nats: the trained policy is not"
+                " the policy that wrote the answers"
             )
         return rollout
 
     def rollout_metrics(self, rollout: LanguageRollout) -> dict[str, float]:
-        """Return the metrics of a rollout, over all answers and by task."""
-        found = rollout_metrics(rollout)
-        return found | {"language/normalized_entropy": found["language/token_entropy"] / self._log_vocabulary}
+        """Return the metrics of a rollout, over all answers and by text task."""
+        metrics = rollout_metrics(rollout)
+        return metrics | {"language/normalized_entropy": metrics["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
-        """Yield the tokens of some answers in pieces that one forward pass takes; all tokens weigh alike (DAPO, arXiv 2503.14476)."""
+        """Yield the tokens of the answers in `rows`, in pieces for one forward pass each.
+
+        All tokens have equal weight (DAPO, arXiv 2503.14476).
+        """
         for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
@@ -104,28 +101,27 @@ class LanguageProblem:
             )
 
     def distribution(self, policy: LanguagePolicy, part: Batch[AnswerBatch]) -> MoveDistribution:
-        """Return the distribution that each token is drawn from."""
+        """Return the distribution over the vocabulary at each token, [K, V]."""
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return the mean entropy of an answer at T = 1, and ln(size of the vocabulary)."""
+        """Return the mean entropy of an answer at T = 1, and its bound per token, ln(size of the vocabulary); both in nats."""
         return rollout.entropy, self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
-        """Return the mean KL(policy || reference) of an answer."""
+        """Return the mean KL(policy || reference) of an answer in nats."""
         return rollout.kl_reference
 
     def probe(self, _part: Batch[AnswerBatch], terms: Terms, *_others: object) -> dict[str, Tensor]:
-        """Return the KL term of each token's loss."""
+        """Return each token's KL term of the loss, [K]."""
         return {"kl_term": terms.weighted["reference_kl"]}
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return the metrics of the optimizer steps."""
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing: the step is all of its state."""
+        """Return nothing: the step's number determines all random streams."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing."""
+        """Restore nothing, as `state` saves nothing."""

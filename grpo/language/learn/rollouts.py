@@ -1,6 +1,6 @@
-"""One rollout of a language model: groups of answers with their grades and exact measures, and what is reported of them.
+"""One rollout of a language model: groups of graded answers, their exact measures, and metrics.
 
-Legend: N prompts, G answers of a group, B = N G answers, T tokens of the longest answer.
+Legend: N prompts, G answers of a group (all to one prompt), B = N G answers, T tokens of the longest answer.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from grpo.language.learn.logprobs import ExactMeasures, exact_measures
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
-from grpo.language.text.tasks import LanguageTask, MoveAnswer, Reading
+from grpo.language.text.tasks import MoveAnswer, Reading, TextTask
 from grpo.settings.tree import Settings
 from grpo.train.objective import group_advantages
 
@@ -27,61 +27,59 @@ Grader = Callable[[Example, str], Grades]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradedAnswer:
-    """An answer, and what it is worth."""
+    """An answer with its grades and its reward."""
 
     example: Example
     answer: GeneratedAnswer
     grades: Grades
     reward: float
-    """What is trained on: the parts at the weights that the warm-up gives them; may be NaN, which nobody should train on."""
+    """The reward that GRPO trains on, in points: the sum of the graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN."""
 
     @property
     def text(self) -> str:
-        """What was written, without the end."""
         return self.answer.text
 
     @property
     def reading(self) -> Reading:
-        """What could be read of it."""
         return self.grades.reading
 
     @property
     def decision(self) -> str | None:
-        """What the answer comes to: the named best move, or the whole text of the environment."""
+        """The named best move of the move task, or the text of an answer of the environment task."""
         return self.reading.best if isinstance(self.reading, MoveAnswer) else self.text.strip()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageRollout:
-    """Answers to N prompts, those to one prompt next to each other."""
+    """Answers to N prompts; answers to one prompt are neighbors."""
 
     answers: tuple[GradedAnswer, ...]
     group_size: int
     batch: AnswerBatch
-    """The same as tokens; rows are answers."""
+    """The answers as tokens, one answer per row."""
     sampled: Tensor
-    """[B, T] nats: the log-probability that the sampler gave each token; 0 where there is none."""
+    """[B, T] nats: log-probability of each token when it was sampled; 0 on padding."""
     measures: ExactMeasures
     is_truncated: Tensor
     """[B] bool."""
     temperature: float
-    """Of the policy that was sampled."""
+    """Sampling temperature."""
     advantages: Tensor
-    """[B] points: the reward less the mean of its group; 0 for truncated answers, which no mean has a part of."""
+    """[B] points: reward minus the group's mean reward. Truncated answers have 0 and do not count in the mean."""
 
     @property
     def rows(self) -> Tensor:
-        """Answers that the loss and the means of their groups have: those that are whole."""
+        """Indices of the answers in the loss: all that are not truncated."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
     def row_weights(self) -> Tensor:
-        """Tokens of each answer, [B]."""
+        """[B], number of tokens of each answer."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
     def largest_gap(self) -> float:
-        """Nats, between a token's log-probability as it was sampled and as the loss scores it."""
+        """Largest difference, in nats, between a token's sampled and its scored log-probability."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
 
     @property
@@ -96,59 +94,57 @@ class LanguageRollout:
 
     @property
     def rewards(self) -> Tensor:
-        """What was trained on, [B]."""
+        """[B] points: rewards that GRPO trains on."""
         return torch.tensor([answer.reward for answer in self.answers], dtype=torch.float64)
 
     @property
     def totals(self) -> Tensor:
-        """The grades with all parts at full weight, [B]."""
+        """[B] points: rewards with all parts at full weight."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
 
-    def of_task(self, task: LanguageTask) -> Tensor:
-        """Return which answers are of a task, [B] bool."""
+    def of_task(self, task: TextTask) -> Tensor:
+        """Return which answers belong to a text task, [B] bool."""
         return torch.tensor([answer.example.task == task for answer in self.answers])
 
     def groups(self) -> Iterator[tuple[GradedAnswer, ...]]:
-        """Yield the answers to each prompt."""
         for start in range(0, len(self.answers), self.group_size):
             yield self.answers[start : start + self.group_size]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerSampler:
-    """Writes and grades a group of answers to each prompt."""
+    """Samples and grades a group of answers to each prompt."""
 
     policy: LanguagePolicy
-    """The policy that answers."""
     reference: LanguagePolicy
-    """Distribution that the policy's is compared with."""
+    """The frozen policy of the KL terms."""
     grader: Grader
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return the answers to the examples' prompts, a group to each.
+        """Return a group of answers to each example's prompt.
 
         Args:
-            examples: one for each group.
-            temperature: of the policy.
-            content_fraction: factor of the reward's chess parts (warm-up).
-            step: names the random streams, one for each answer.
+            examples: One for each group.
+            temperature: Sampling temperature.
+            content_fraction: Factor in [0, 1] of the reward's chess parts (warm-up).
+            step: Part of the names of the random streams; each answer has its own.
 
-        Raises NonFiniteError when the policy's scores are NaN or infinite, TooLongError.
+        Raises NonFiniteError if a logit is NaN or infinite, TooLongError if an answer might exceed the model's context.
         """
         policy, size = self.policy, self.settings.grpo.group_size
-        asked = [example for example in examples for _ in range(size)]
-        streams = [numpy_stream(self.settings.seed, "answers", step, row) for row in range(len(asked))]
-        written = sampled_answers(policy, [example.prompt for example in asked], temperature=temperature, streams=streams)
-        grades = [self.grader(example, answer.text) for example, answer in zip(asked, written, strict=True)]
+        repeated = [example for example in examples for _ in range(size)]
+        streams = [numpy_stream(self.settings.seed, "answers", step, row) for row in range(len(repeated))]
+        written = sampled_answers(policy, [example.prompt for example in repeated], temperature=temperature, streams=streams)
+        grades = [self.grader(example, answer.text) for example, answer in zip(repeated, written, strict=True)]
         answers = tuple(
-            GradedAnswer(example=example, answer=answer, grades=found, reward=found.total(content_fraction))
-            for example, answer, found in zip(asked, written, grades, strict=True)
+            GradedAnswer(example=example, answer=answer, grades=grade, reward=grade.total(content_fraction))
+            for example, answer, grade in zip(repeated, written, grades, strict=True)
         )
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # In float32, so that the mean of equal rewards is that reward.
+        # Float32 sums of a few float32 rewards are exact in float64 (`group_advantages`), so equal rewards give advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -163,9 +159,9 @@ class AnswerSampler:
 
 
 def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
-    """Return the metrics of a rollout, over all answers and by task."""
-    everything = torch.ones(len(rollout.answers), dtype=torch.bool)
-    by_task = {"": everything} | {f"/{task.value}": rollout.of_task(task) for task in LanguageTask}
+    """Return the metrics of a rollout, over all answers and by text task."""
+    every_answer = torch.ones(len(rollout.answers), dtype=torch.bool)
+    by_task = {"": every_answer} | {f"/{task.value}": rollout.of_task(task) for task in TextTask}
     metrics: dict[str, float] = {}
     for suffix, rows in by_task.items():
         if rows.any():
@@ -174,8 +170,8 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
     entropies, divergences = rollout.measures.of_answers()
     num_tokens = rollout.measures.mask.sum()
     token_entropy = (entropies.sum() / num_tokens).item()
-    moves = rollout.of_task(LanguageTask.MOVE)
-    legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == LanguageTask.MOVE]
+    moves = rollout.of_task(TextTask.MOVE)
+    legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == TextTask.MOVE]
     return {
         **metrics,
         **({"language/legal_rate": sum(legal) / len(legal)} if moves.any() else {}),
@@ -189,7 +185,7 @@ def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
 
 
 def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
-    """Return the means that are reported by task, of the answers in `rows`, [B] bool, whole groups."""
+    """Return the metrics over the answers in `rows`, [B] bool, which must select complete groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     read = [answer.reading for answer in answers]
@@ -208,17 +204,17 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of a group that is its commonest answer: the same best move, or the same text of the environment."""
+    """Return the fraction of a group's answers that make its most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 
 def _reward_parts(rollout: LanguageRollout) -> dict[str, float]:
-    """Return the mean of each part over the answers whose task has it."""
-    found: dict[str, list[float]] = {}
+    """Return the mean of each part of the reward over the answers whose text task has this part."""
+    values_by_part: dict[str, list[float]] = {}
     for answer in rollout.answers:
         for part, value in answer.grades.parts.items():
-            found.setdefault(part, []).append(value)
-    return {f"language/reward/{part}": sum(values) / len(values) for part, values in found.items()}
+            values_by_part.setdefault(part, []).append(value)
+    return {f"language/reward/{part}": sum(values) / len(values) for part, values in values_by_part.items()}
 
 
 def _fraction(flags: Any) -> float:

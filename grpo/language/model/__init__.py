@@ -1,1 +1,1 @@
-"""Loading, saving and wrapping of causal language models as policies."""
+"""Causal language models as policies: loading, saving, forward passes."""

@@ -1,4 +1,4 @@
-"""Networks and tokenizers of language models, from a hub or a folder: by safetensors and JSON alone, never by pickle."""
+"""Loading of language models from the Hugging Face hub or a folder, from safetensors and JSON only, never from pickle."""
 
 import re
 from pathlib import Path
@@ -15,21 +15,22 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# Text that a usable tokenizer must encode and decode without change.
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
 
 class LanguageModelError(PlainError, RuntimeError):
-    """A language model cannot be loaded, or is none that could be a policy."""
+    """A language model cannot be loaded, or cannot be used as a policy."""
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit that a hub's name and revision stand for now, so that all files are of one.
+    """Return the commit of `language.model` at `language.revision`, so that all files come from one commit.
 
-    A revision that is a whole commit is returned as it is: the hub need not be asked. Without the hub it is that of the hub's cache.
+    A revision of 40 hex digits is returned without asking the hub. If the hub cannot be reached, the commit is the one in its local cache.
 
-    Raises LanguageModelError when neither hub nor cache has the model.
+    Raises LanguageModelError if neither hub nor cache has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -43,7 +44,7 @@ def hub_commit(config: LanguageConfig) -> str:
 
 
 def quieten_transformers() -> None:
-    """Let transformers draw no bars and give no advice: what matters of it is checked here, and said plainly."""
+    """Switch off progress bars and warnings of transformers; this module checks what matters and reports it itself."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -51,16 +52,19 @@ def quieten_transformers() -> None:
 
 
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """Return what a hub's name at a commit, or a folder, has; raises LanguageModelError when that is no language model of one piece."""
+    """Return model and tokenizer of a hub's name at a commit, or of a folder (`revision` empty).
+
+    Raises LanguageModelError if the files are not one complete causal language model with its tokenizer.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-        # Before the modules are made: dropout would make the trained policy another one than the sampled.
+        # Dropout is set to 0 before the modules are made: with dropout, the scored policy would differ from the sampled one.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
                 setattr(described, key, 0.0)
-        found: Any = AutoModelForCausalLM.from_pretrained(
+        result: Any = AutoModelForCausalLM.from_pretrained(
             name,
             config=described,
             use_safetensors=True,
@@ -72,37 +76,40 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
         tokenizer = _tokenizer(name, revision)
     except (OSError, ValueError, SafetensorError) as error:
         raise _error(name, revision, error) from error
-    network: PreTrainedModel = found[0]
-    loaded: dict[str, Any] = found[1]
+    network: PreTrainedModel = result[0]
+    loaded: dict[str, Any] = result[1]
     if wrong := sorted([*map(str, loaded["missing_keys"]), *map(str, loaded["mismatched_keys"])]):
         raise LanguageModelError(
-            f"language.model = {name!r}: {len(wrong)} weights are not in its files or have another shape ({wrong[0]}, ...): it is no causal"
-            f" language model, or another one than its config.json says ({described.model_type})"
+            f"language.model = {name!r}: {len(wrong)} weights are missing in its files or have another shape ({wrong[0]}, ...): the files"
+            f" are not a causal language model, or do not match their config.json ({described.model_type})"
         )
     embeddings: Any = network.get_input_embeddings()
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= (size := int(embeddings.weight.shape[0])):
         raise LanguageModelError(
-            f"language.model = {name!r}: its tokenizer has ids beyond the model's {size} tokens: they do not belong together"
+            f"language.model = {name!r}: the tokenizer has ids beyond the model's {size} tokens: tokenizer and model do not belong together"
         )
     return network, tokenizer
 
 
 def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer, which pads on the left, with its end when it has no padding; refuse one that cannot write chess."""
+    """Return the tokenizer, padding on the left; the end token pads if there is no padding token.
+
+    Raises LanguageModelError if the tokenizer has no end token or changes `_PROBE`.
+    """
     from transformers import AutoTokenizer
 
     from grpo.language.text.tokenizer import CHESS_TOKENS, chess_tokenizer
 
     if (tokens := Path(name) / CHESS_TOKENS).is_file():
-        own = chess_tokenizer()
-        if read_json(tokens) != own.convert_ids_to_tokens(list(range(len(own)))):
-            raise IncompatibleError(f"{name}: its tokens are not those of this code's chess tokenizer; use the code that made it")
-        return own
+        chess_tokens = chess_tokenizer()
+        if read_json(tokens) != chess_tokens.convert_ids_to_tokens(list(range(len(chess_tokens)))):
+            raise IncompatibleError(f"{name}: the tokens differ from this code's chess tokenizer; use the code that made the model")
+        return chess_tokens
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
     if tokenizer.eos_token_id is None:
         raise LanguageModelError(
-            f"language.model = {name!r}: its tokenizer has no end-of-text token, without which no answer ends; give it one"
+            f"language.model = {name!r}: the tokenizer has no end-of-text token, so no answer would end; add one to the tokenizer"
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -110,10 +117,10 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     back = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if back.strip() != _PROBE:
-        # transformers makes an empty tokenizer, without a word, where a folder has none.
+        # For a folder without a tokenizer, transformers makes an empty one without a warning.
         raise LanguageModelError(
-            f"language.model = {name!r}: its tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
-            " the files beside the model that the tokenizer's `save_pretrained` writes"
+            f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
+            " the files that the tokenizer's `save_pretrained` writes beside the model"
         )
     return tokenizer
 
@@ -126,6 +133,6 @@ def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
     reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
     return LanguageModelError(
-        f"{what} cannot be loaded: {reason} Give a causal language model with safetensors, by a hub's name, or by the folder that"
-        " `save_pretrained` wrote; without a hub, language.model = 'small' is made here."
+        f"{what} cannot be loaded: {reason} Give the hub's name of a causal language model with safetensors, or a folder that"
+        " `save_pretrained` wrote. language.model = 'small' needs no hub."
     )

@@ -1,4 +1,4 @@
-"""A causal language model as a policy: network and tokenizer in evaluation mode, for generation, scoring and training."""
+"""A causal language model as a policy: network and tokenizer for generation, scoring and training, always in evaluation mode."""
 
 import copy
 import inspect
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-_WEIGHTS: Final = "model.safetensors"  # Transformers' name.
+_WEIGHTS: Final = "model.safetensors"  # The file name of transformers.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
-"""How safetensors tells the disk's refusal: in its text alone."""
+"""The operating system's error number in the text of safetensors' errors, which have no errno."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOrigin:
-    """Where a model's initial weights came from."""
+    """Source of a model's initial weights."""
 
     model: str
     """`small`, a name on the Hugging Face hub, or a folder."""
     commit: str
-    """Full commit on the hub; empty for `small` and for a folder."""
+    """Commit on the hub, 40 hex digits; empty for `small` and for a folder."""
 
 
 class LanguagePolicy:
@@ -51,47 +51,47 @@ class LanguagePolicy:
         *,
         origin: ModelOrigin,
     ) -> None:
-        """Move the network to the device and set evaluation mode, because dropout would change the scored policy.
+        """Move the network to the device and set evaluation mode, because with dropout the scored policy would differ from the sampled one.
 
-        The tokenizer must have an end token and a padding token; they may be the same, because all code here uses masks.
+        The tokenizer must have an end token and a padding token. Both may be the same token, because the code here uses masks.
         """
         from transformers import GenerationConfig
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # What a model's author chose for sampling (top-k, repetition penalties) would make the sampled policy another one than the trained.
+        # Removes the author's sampling settings (top-k, repetition penalties): the sampled policy would differ from the trained one.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
-        network.to(device)  # type: ignore[arg-type]  # Its wrapper of torch's method hides the type.
+        network.to(device)  # type: ignore[arg-type]  # transformers wraps torch's method and hides its type.
         self.network: PreTrainedModel = network.eval()  # type: ignore[no-untyped-call]
         self.tokenizer = tokenizer
         self.device = device
         self.config = config
         self.origin = origin
         self.precision = torch.float32
-        """Of forward passes (autocast); log-probabilities are float32 in any case."""
+        """Precision of forward passes (autocast); log-probabilities are always float32."""
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy that shares this network and computes at another precision."""
+        """Return a policy with the same network object that computes at another precision."""
         other = copy.copy(self)
         other.precision = precision
         return other
 
     def copied(self) -> Self:
-        """Return a policy with a network of its own, of equal weights."""
+        """Return a policy with a deep copy of the network."""
         other = copy.copy(self)
         other.network = copy.deepcopy(self.network)
         return other
 
     def save(self, folder: Path) -> None:
-        """Write the model as transformers has it (so that anybody can load it from there), and what else is needed, into a folder.
+        """Write model and tokenizer in transformers' format, which other programs can load, and this project's facts, into a folder.
 
-        Raises OSError with its number when the disk refuses.
+        Raises OSError with its errno if the disk refuses.
         """
-        others = set(folder.iterdir())
+        existing = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:
             self.network.save_pretrained(folder, state_dict=self.network.state_dict())
@@ -99,16 +99,16 @@ class LanguagePolicy:
             if (number := _ERROR_NUMBER.search(str(error))) is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
-        made = sorted(path.name for path in folder.iterdir() if path not in others and path.name != _WEIGHTS)
+        written = sorted(path.name for path in folder.iterdir() if path not in existing and path.name != _WEIGHTS)
         language = self.config.model_dump(mode="json")
-        write_facts(folder, {"kind": LANGUAGE}, [_WEIGHTS, *made], language=language, origin=asdict(self.origin))
+        write_facts(folder, {"kind": LANGUAGE}, [_WEIGHTS, *written], language=language, origin=asdict(self.origin))
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        """Return the policy of a folder.
+        """Return the policy that `save` wrote into a folder.
 
-        Raises LanguageModelError when the files are no model's, IncompatibleError when this code does not know its settings,
-        NonFiniteError for weights that are NaN or infinite.
+        Raises LanguageModelError if the files are no model, IncompatibleError if this code does not know the saved settings,
+        NonFiniteError if a weight is NaN or infinite.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -117,26 +117,28 @@ class LanguagePolicy:
             origin = ModelOrigin(**facts["origin"])
         except (KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise IncompatibleError(f"{folder}: no language model that this code knows ({reason}); use the code that made it") from error
+            raise IncompatibleError(
+                f"{folder}: this code does not know the model's settings ({reason}); use the code that made it"
+            ) from error
         network, tokenizer = network_of_files(str(folder), "")
         refuse_non_finite(network, folder / _WEIGHTS)
         return cls(network, tokenizer, device, config, origin=origin)
 
     @property
     def end_id(self) -> int:
-        """Id of the token that ends an answer."""
+        """Id of the end token of answers."""
         return int(self.tokenizer.eos_token_id)
 
     @property
     def pad_id(self) -> int:
-        """Id of the padding token; may be that of the end token."""
+        """Id of the padding token; may equal `end_id`."""
         return int(self.tokenizer.pad_token_id)
 
     @property
     def max_positions(self) -> int | None:
-        """Length of the model's context (prompt and answer) by its configuration; None if that does not say."""
-        found = getattr(self.network.config, "max_position_embeddings", None)
-        return None if found is None else int(found)
+        """Context length in tokens, prompt and answer together; None if the model's configuration does not state one."""
+        length = getattr(self.network.config, "max_position_embeddings", None)
+        return None if length is None else int(length)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
@@ -144,16 +146,20 @@ class LanguagePolicy:
         return ids
 
     def refuse_nonfinite(self) -> None:
-        """Raise NonFiniteError that names a weight with NaN or infinity."""
+        """Raise NonFiniteError with the name of a weight that is NaN or infinite."""
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **given: Any) -> Any:
-        """Return the network's output with the logits of the last columns; others are not computed if the model allows it.
+        """Return the network's output with the logits of the last `num_last` columns; the model computes no other logits if it can.
 
-        Positions are counted by the mask, so that padding on the left moves no token: a plain forward pass counts columns, and for a GPT-2
-        and a row with 37 pads sampled and scored log-probabilities then differed by 5 nats, while all logged metrics looked healthy.
+        Position ids come from the mask, so left padding does not shift positions. A plain forward pass counts columns: for a GPT-2 and a
+        row with 37 padding tokens, sampled and scored log-probabilities then differed by 5 nats, while all logged metrics looked healthy.
 
-        `input_ids`, [rows, columns], are padded on either side; `attention_mask` is 1 for real tokens, and has the columns of a cache too.
+        Args:
+            input_ids: [rows, columns], padded on either side.
+            attention_mask: [rows, cached columns + columns], 1 for tokens, 0 for padding.
+            num_last: Number of columns with logits.
+            given: Further arguments of the network, such as a key-value cache.
         """
         if self._cuts_logits:
             given["logits_to_keep"] = num_last
@@ -170,28 +176,29 @@ class LanguagePolicy:
 
 
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
-    """Return the language model that the settings name: made here from the seed, of a hub, or of a folder.
+    """Return the language model of `language.model`: a small new one with weights from the seed, one of the hub, or one of a folder.
 
-    Raises LanguageModelError with the reason when it cannot be had.
+    Raises LanguageModelError with the reason if the model cannot be loaded.
     """
     quieten_transformers()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model
         from grpo.language.text.tokenizer import chess_tokenizer
 
-        own = chess_tokenizer()
-        network = new_small_model(config, own, seed=seed)
-        return LanguagePolicy(network, own, device, config, origin=ModelOrigin(model=SMALL, commit=""))
+        tokens = chess_tokenizer()
+        return LanguagePolicy(
+            new_small_model(config, tokens, seed=seed), tokens, device, config, origin=ModelOrigin(model=SMALL, commit="")
+        )
     folder = model_folder(config.model)
     commit = hub_commit(config) if folder is None else ""
-    found, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)
-    return LanguagePolicy(found, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
+    network, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)
+    return LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
 
 
 def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
-    """Return the distribution over the whole vocabulary that each row of logits, [rows, vocabulary], stands for.
+    """Return the distribution over the vocabulary for each row of logits [rows, vocabulary].
 
-    Tokens are sampled from it and scored by it: no token is left out, and there is no other temperature.
+    The sampler and the loss both use this function, so there is no second temperature and no token that only one of them leaves out.
     """
     log_probs = (logits.float() / temperature).log_softmax(dim=1)
     return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))

@@ -1,4 +1,4 @@
-"""A small randomly initialized GPT-2: it plays badly, but runs the whole pipeline without a model from a hub."""
+"""A small GPT-2 with random weights. It plays badly, but the pipeline runs with it without the hub."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
 
-# GPT-2's initializer range of 0.02 is for a width of 768; at a width of 64, attention would learn to copy squares only late.
 _SPREAD: Final = 0.6
+"""Standard deviation of initial weights times sqrt(width). GPT-2's 0.02 is meant for width 768; at width 64, attention would learn late to
+copy squares."""
 _NUM_HEADS: Final = 4
 _MAX_TOKENS: Final = 256
-"""Of the context: prompt and answer together."""
+"""Context length: prompt and answer together."""
 _FEATURE_SIZE: Final = 26.0
 _MOVE_WEIGHT: Final = 0.1
 _GAIN: Final = 4.0
@@ -45,24 +46,24 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Sharper scores: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
+        # A larger final scale sharpens the logits: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Add feature vectors for squares and pieces to the embeddings: equal for equal features, orthogonal for different ones.
+    """Add vectors of squares and pieces to the embeddings: tokens with one feature share its vector, different features are orthogonal.
 
-    What the model learns about one piece on a square then transfers to all, and squares are not confused. Without this, a model of this
-    size needs many times as many steps to write valid answers.
+    The model transfers what it learns about one piece on a square to all pieces, and does not confuse squares. Without these vectors,
+    a model of this size needs many times as many steps to write valid answers.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
-    names = list(dict.fromkeys(name for found in parts.values() for name, _ in found))
+    names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))
     width = embeddings.shape[1]
     blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(0, len(names), width)]
     directions = dict(zip(names, torch.cat(blocks) * _FEATURE_SIZE / width**0.5, strict=False))
-    for token, found in parts.items():
-        for name, weight in found:
+    for token, features in parts.items():
+        for name, weight in features:
             embeddings.data[vocabulary[token]] += weight * directions[name]
 
 
@@ -74,7 +75,7 @@ def _parts(token: str) -> Iterator[tuple[str, float]]:
     >>> list(_parts(" e2"))
     [('e2', 0.1), ('from', 1.0)]
     """
-    found = re.fullmatch(r"(?:(?P<piece>.)@| |)(?P<square>[a-h][1-8])[nbrq]?", token)
-    if found is not None:
-        yield found["square"], 1.0 if found["piece"] else _MOVE_WEIGHT
-        yield found["piece"] or ("from" if token.startswith(" ") else "to"), 1.0
+    match = re.fullmatch(r"(?:(?P<piece>.)@| |)(?P<square>[a-h][1-8])[nbrq]?", token)
+    if match is not None:
+        yield match["square"], 1.0 if match["piece"] else _MOVE_WEIGHT
+        yield match["piece"] or ("from" if token.startswith(" ") else "to"), 1.0

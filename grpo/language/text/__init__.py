@@ -1,1 +1,1 @@
-"""Chess tasks as text: prompts, answers and their parsers, tokenizer, graded reward."""
+"""Chess tasks as text: prompts, answers, parsers, the tokenizer, the graded reward."""

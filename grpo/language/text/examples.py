@@ -1,4 +1,4 @@
-"""Examples of both language tasks from the dataset: prompts with target answers, for cloning, sampling and grading."""
+"""Examples of both text tasks, made from the dataset: prompts with target answers, for imitation, sampling and grading."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ from grpo.dataset.table import Split
 from grpo.language.text.tasks import (
     NUM_MOVES,
     EnvironmentAnswer,
-    LanguageTask,
     MoveAnswer,
     Reading,
+    TextTask,
     environment_prompt,
     move_prompt,
     read_environment_answer,
@@ -29,19 +29,19 @@ from grpo.language.text.tasks import (
 from grpo.settings.language import LanguageConfig
 
 MATE_PAWNS: Final = 1_000
-"""Mate in n is written as this minus n / 100, being mated as its negative: 999.97 is mate in three, as in RookWorld's data."""
+"""Mate in n is written as MATE_PAWNS - n / 100, and being mated in n as the negative, as in RookWorld's data: 999.97 is mate in three."""
 MAX_PAWNS: Final = 990
-"""Other evaluations are clipped here, so that none looks like a mate."""
+"""Other evaluations are clipped to [-990, 990], so they never look like a mate."""
 
-_ILLEGAL_MOVE_SHARE: Final = 0.05  # So that a model learns the flag for it.
+_ILLEGAL_MOVE_SHARE: Final = 0.05  # Illegal moves teach the model the `truncated` flag.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example(ABC):
-    """A prompt of one task with its target answer."""
+    """A prompt of one text task with its target answer."""
 
-    task: ClassVar[LanguageTask]
+    task: ClassVar[TextTask]
     prompt: str
     target: str
     """The answer with full reward."""
@@ -55,30 +55,30 @@ class Example(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """The task of choosing a move; the lists are parallel over all legal moves, in ascending order of action id."""
+    """An example of the move task. The tuples are parallel: one entry per legal move, in ascending order of action id."""
 
-    task = LanguageTask.MOVE
+    task = TextTask.MOVE
     moves: tuple[str, ...]
     """UCI."""
     values: tuple[float, ...]
-    """In [0, 1] for the mover, by the reward's search."""
+    """Win probability in [0, 1] for the mover, by the reward's search."""
     evaluations: tuple[float, ...]
-    """In pawns for the mover."""
+    """Pawns for the mover."""
 
     def read(self, text: str) -> MoveAnswer:
-        """Parse an answer; for boards with fewer than five legal moves, fewer moves are expected."""
+        """Parse an answer; expects all legal moves if there are fewer than five."""
         return read_move_answer(text, num_legal=len(self.moves))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentExample(Example):
-    """The task of predicting the result of a move."""
+    """An example of the environment task: predict the result of a move."""
 
-    task = LanguageTask.ENVIRONMENT
+    task = TextTask.ENVIRONMENT
     move: str
     """UCI; sometimes illegal."""
     new_fen: str
-    """Position after the move; an illegal move changes nothing."""
+    """Position after the move; unchanged after an illegal move."""
     reward: float
     terminated: bool
     """Whether the game is over: checkmate, stalemate, insufficient material, or 75 moves without progress."""
@@ -86,14 +86,13 @@ class EnvironmentExample(Example):
     """Whether the move was illegal."""
 
     def read(self, text: str) -> EnvironmentAnswer:
-        """Parse an answer."""
         return read_environment_answer(text)
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Return the move example of a board, a row of `BOARD_SCHEMA`.
+    """Return the move example of a row of `BOARD_SCHEMA`.
 
-    The target lists the best moves by value, the best first; ties go to the lowest action id, as everywhere in the dataset.
+    The target lists the five best moves by value, best first. Of equal values, the lower action id comes first (`sorted` is stable).
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -103,7 +102,7 @@ def move_example(row: Mapping[str, Any]) -> MoveExample:
 
 
 def pawns(centipawns: int | None, mate_in: int | None) -> float:
-    """Return a score in pawns as written in answers, with mates beyond `MAX_PAWNS`; one of the two arguments is None."""
+    """Return a score in pawns as answers write it; exactly one argument is not None."""
     if mate_in is not None:
         return (MATE_PAWNS - min(abs(mate_in), 99) / 100) * (1 if mate_in > 0 else -1)
     assert centipawns is not None
@@ -111,10 +110,10 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Return the environment example of a move on a board.
+    """Return the environment example of a move (UCI) on a board.
 
-    Its history has at most `num_history_moves` moves: the last ones of the board's move stack and the move itself. Rewards and flags are
-    those of RookWorld's arbiter for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), else 0.001.
+    The history ends with the move itself and has at most `num_history_moves` moves, the earlier ones from the board's move stack.
+    Rewards are RookWorld's, for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), otherwise 0.001.
     """
     after = board.copy()
     truncated = chess.Move.from_uci(move) not in board.legal_moves
@@ -122,7 +121,7 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
         after.push_uci(move)
     outcome = None if truncated else after.outcome()
     reward = -1.0 if truncated else 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0
-    history = ([one.uci() for one in board.move_stack] + [move])[-num_history_moves:] if num_history_moves else []
+    history = ([earlier.uci() for earlier in board.move_stack] + [move])[-num_history_moves:] if num_history_moves else []
     return EnvironmentExample(
         prompt=environment_prompt(board.fen(), move, history),
         target=write_environment_answer(after.fen(), reward, terminated=outcome is not None, truncated=truncated),
@@ -136,10 +135,10 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 
 
 class LanguageBoards:
-    """One split of the dataset as a source of examples of both tasks."""
+    """One split of the dataset as a source of examples of both text tasks."""
 
     def __init__(self, table: pa.Table, split: Split, config: LanguageConfig) -> None:
-        """Take the split's rows of a table with the columns of `BOARD_SCHEMA`; raises ValueError if there are none."""
+        """Store the split's rows of a table of `BOARD_SCHEMA`; raises ValueError if the split is empty."""
         self._table, self._config = table.filter(pc.equal(table["split"], split.value)).select(_COLUMNS).combine_chunks(), config
         if not len(self):
             raise ValueError(f"the dataset has no boards in its {split} split")
@@ -147,16 +146,16 @@ class LanguageBoards:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def example(self, index: int, task: LanguageTask, *, rng: np.random.Generator) -> Example:
-        """Return an example from one board; that of the policy task is deterministic, that of the environment task is random.
+    def example(self, index: int, task: TextTask, *, rng: np.random.Generator) -> Example:
+        """Return an example made from one board: the same each time for the move task, a random one for the environment task.
 
-        The dataset does not have the moves before a board, so histories are generated. Half of the environment examples are of the board
-        itself without a history, and half of a position after up to `num_history_moves - 1` random legal moves. The move is a random legal
-        one. If the board has a move that ends the game, such a move is used half the time, and a fraction `_ILLEGAL_MOVE_SHARE` of
-        the examples uses an illegal move of one of the mover's pieces.
+        The dataset has no moves before a board, so the environment task generates histories. Half of its examples use the board itself
+        without a history, half use a position after up to `num_history_moves - 1` random legal moves. The move is a random legal move.
+        If some moves of the board end the game, half of its examples use one of these moves. A fraction `_ILLEGAL_MOVE_SHARE` of all
+        examples uses an illegal move of one of the mover's pieces.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
-        if task == LanguageTask.MOVE:
+        if task == TextTask.MOVE:
             return move_example(row)
         board = chess.Board(row["fen"])
         moves = _ending_moves(board, row) if rng.random() < 0.5 else []
@@ -169,18 +168,18 @@ class LanguageBoards:
         return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """Return `count` examples of random boards, without replacement while there are enough boards.
+        """Return `count` examples of random boards, without replacement if there are enough boards.
 
-        A fraction `environment_share`, rounded randomly, is of the environment task; the tasks are in random order.
+        A fraction `language.environment_share` (randomly rounded) belongs to the environment task; the tasks are shuffled.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
-        tasks = rng.permutation([LanguageTask.ENVIRONMENT] * num_environment + [LanguageTask.MOVE] * (count - num_environment))
+        tasks = rng.permutation([TextTask.ENVIRONMENT] * num_environment + [TextTask.MOVE] * (count - num_environment))
         indices = rng.choice(len(self), size=count, replace=count > len(self))
-        return [self.example(int(index), LanguageTask(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
+        return [self.example(int(index), TextTask(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
 
 
 def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
-    """Return the legal moves that give checkmate (by the value table) or end the game in an automatic draw."""
+    """Return the legal moves that give checkmate (by the row's `mate_in`) or end the game in an automatic draw."""
     ending = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
     for move in drawing_moves(board):
         board.push(move)
@@ -198,9 +197,9 @@ def _illegal_moves(board: chess.Board) -> list[str]:
 
 
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
-    """Return the board after this many random moves, or fewer, so that the game is not over."""
+    """Return the board after `num_moves` random moves; a move that would end the game is taken back and ends the sequence."""
     for _ in range(num_moves):
-        legal = list(board.legal_moves)  # Not `random_move`, whose order of the moves would draw other examples and train another model.
+        legal = list(board.legal_moves)  # `random_move` orders moves differently: it would draw other examples and train another model.
         board.push(legal[int(rng.integers(len(legal)))])
         if board.is_game_over():
             board.pop()

@@ -1,18 +1,18 @@
-"""Graded reward of a language model's answer: a small part for its format, most for its chess.
+"""Graded reward of a language model's answer: a small part for the format, most of it for the chess.
 
-Every part lies in [0, 1] before its weight. The target of an example has the maximum of all parts, which no other text exceeds.
+Each part of `CHESS` lies in [0, 1] before its weight. An example's target answer gets the maximum of every part; no text gets more.
 
 structure, parsing
-    With n parsed sections (or fields) of N expected, `least + (most - least) (n - 1) / (N - 1)`; 0 without any. Surplus sections and words
-    count as expected, so that longer texts never gain.
+    With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise
+    N, so longer texts never gain.
 move_quality
-    Total quality of the listed moves over that of the best five. A move's quality is (value - worst) / (best - worst) by the value table,
-    or 1 if all values are equal. Illegal and repeated moves have quality 0.
+    Summed quality of the listed moves, divided by the summed quality of the five best moves. A move's quality is
+    (value - worst) / (best - worst), or 1 if all values are equal. Illegal and repeated moves have quality 0.
 evaluation
     Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with p(e) = 1 / (1 + exp(-slope * 100 e)),
-    slope = `LOGISTIC_SLOPE` of the reward and e in pawns, so that a mate has probability 1. Illegal, repeated and unevaluated moves have 0.
+    slope = `LOGISTIC_SLOPE` and e in pawns; a mate has p = 1. Illegal, repeated and unevaluated moves count 0.
 best_move
-    Quality of the named best move; 0 for an illegal one.
+    Quality of the named best move; 0 if it is illegal.
 similarity
     `fen_similarity.fen_similarity`: the correct fraction of the change.
 outcome
@@ -30,33 +30,33 @@ from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
 
 EVALUATION_TOLERANCE: Final = 0.25
-"""In win probability: an evaluation with this error gets 0, so that always writing 0.00 gets little on unbalanced boards."""
+"""Error in win probability from which an evaluation gets 0. It is small, so always writing 0.00 gains little on unbalanced boards."""
 
 STRUCTURE: Final = (0.2, 1.0)
-"""Points for the sections that an answer has: for one, and for all."""
+"""Points for parsed sections: (least, most), for one section and for all."""
 PARSING: Final = (0.1, 0.8)
-"""Points for the fields that can be parsed: for one, and for all."""
+"""Points for parsed fields: (least, most), for one field and for all."""
 CHESS: Final[Mapping[str, float]] = {"move_quality": 1.0, "evaluation": 0.5, "best_move": 2.0, "similarity": 2.0, "outcome": 0.5}
-"""Points for each part of an answer's chess."""
+"""Part -> points for a perfect answer."""
 MALFORMED: Final = -0.3
-"""Reward of an answer in which no section can be found."""
+"""Reward of an answer without any parsed section."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grades:
-    """The reward of an answer by parts."""
+    """The reward of an answer, part by part."""
 
     parts: Mapping[str, float]
-    """The task's parts of `grpo.metrics.table.REWARD_PARTS`, in points; all 0 for a malformed answer."""
+    """Part of `grpo.metrics.table.REWARD_PARTS` -> points; all 0 for a malformed answer."""
     malformed: float
-    """Reward of a malformed answer; 0 for every other."""
+    """`MALFORMED` for a malformed answer, otherwise 0."""
     reading: Reading
     """The parsed answer."""
     is_legal_best: bool
-    """Policy task: whether the named best move is legal."""
+    """Whether the named best move is legal; False for the environment task."""
 
     def total(self, content_weight: float = 1.0) -> float:
-        """Return the total reward, with the content parts multiplied by `content_weight` (warm-up)."""
+        """Return the reward in points, with the chess parts multiplied by `content_weight` in [0, 1] (warm-up)."""
         return self.malformed + sum(value * (content_weight if name in CHESS else 1.0) for name, value in self.parts.items())
 
 
@@ -80,14 +80,13 @@ def grade(example: Example, text: str) -> Grades:
 
 
 def win_probability(pawns: float) -> float:
-    """Return 1 / (1 + exp(-slope * 100 * pawns))."""
     return logistic(100 * LOGISTIC_SLOPE * pawns)
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
-    """Interpolate `count` in [1, expected] linearly between the two ends; 0 for no count."""
+    """Interpolate `count` in [1, expected] linearly between the two ends; 0 if `count` is 0."""
     least, most = ends
-    # Weighted ends instead of `least + ...`, so that the full count gives exactly `most`.
+    # A weighted mean of the ends, unlike `least + ...`, gives exactly `most` for the full count.
     fraction = (count - 1) / (expected - 1)
     return (1 - fraction) * least + fraction * most if count else 0.0
 
@@ -100,15 +99,15 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer) -> dict[str, float]:
     truth = dict(zip(example.moves, example.evaluations, strict=True))
     evaluations = (*answer.evaluations, *[None] * NUM_MOVES)
     # Only the first listing of a move counts.
-    first = {move: told for move, told in reversed(list(zip(answer.moves, evaluations, strict=False))) if move and move in quality}
+    first = {move: stated for move, stated in reversed(list(zip(answer.moves, evaluations, strict=False))) if move and move in quality}
     top = sorted(quality.values(), reverse=True)[:NUM_MOVES]
     closeness = [
-        max(0.0, 1 - abs(win_probability(told) - win_probability(truth[move])) / EVALUATION_TOLERANCE)
-        for move, told in first.items()
-        if told is not None
+        max(0.0, 1 - abs(win_probability(stated) - win_probability(truth[move])) / EVALUATION_TOLERANCE)
+        for move, stated in first.items()
+        if stated is not None
     ]
     return {
-        # `fsum` does not round, so that the best five moves have exactly 1 in any order.
+        # `fsum` does not round, so the five best moves give exactly 1 in any order.
         "move_quality": math.fsum(quality[move] for move in first) / math.fsum(top),
         "evaluation": sum(closeness) / len(top),
         "best_move": quality.get(answer.best, 0.0) if answer.best is not None else 0.0,

@@ -1,9 +1,8 @@
 """Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
-In a FEN a digit stands for several empty squares, so that a piece's square depends on all digits before it, and a small model would spend
-its training on counting. Here `knight on f3` is one token and `nothing on a4` another, independent of the context. The text itself does not
-change: a piece placement is split into squares when it is encoded and joined when it is decoded, and anything else is encoded by bytes.
-Decoding is the exact inverse of encoding.
+A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before it; a small model would spend its
+training on counting. Here `knight on f3` is one token and `nothing on a4` another, independent of the context. Encoding splits a piece
+placement into squares, and decoding joins them again. Other unknown text is encoded as bytes. Decoding is the exact inverse of encoding.
 """
 
 import itertools
@@ -18,16 +17,16 @@ from transformers import PreTrainedTokenizer
 from grpo.base.files import write_json
 
 CHESS_TOKENS: Final = "chess_tokens.json"
-"""The vocabulary, beside a model that uses it."""
+"""File with the vocabulary, saved beside the model's weights."""
 END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
 _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]
 """Squares in the order of a FEN."""
-_NUM_HALF_MOVES: Final = 151  # Without progress; after 150 the game is over.
-_NUM_MOVES: Final = 400  # Larger numbers are encoded by digits.
-_MATES: Final = (990, 999)  # In pawns: the largest evaluation, and those of mates.
+_NUM_HALF_MOVES: Final = 151  # Values of the half-move clock: at 150 the game is over.
+_NUM_MOVES: Final = 400  # Move numbers with a token of their own; larger ones are encoded as bytes.
+_MATES: Final = (990, 999)  # Whole pawns of the largest evaluation and of mates.
 
 _SQUARE: Final = "[a-h][1-8]"
 _MOVE_END: Final = r"(?![^ +])"
@@ -57,21 +56,20 @@ _PIECES: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """The chess tokenizer of this module; its fixed vocabulary is saved with a model only to detect changes."""
+    """The tokenizer of transformers for this vocabulary. A model's folder has a copy of the vocabulary, to detect changes."""
 
     vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **settings: Any) -> None:
         self._ids = {token: index for index, token in enumerate(dict.fromkeys(_vocabulary()))}
         self._tokens = list(self._ids)
         super().__init__(  # type: ignore[no-untyped-call]
-            **{**given, "eos_token": END, "pad_token": PAD, "padding_side": "left", "clean_up_tokenization_spaces": False}
+            **{**settings, "eos_token": END, "pad_token": PAD, "padding_side": "left", "clean_up_tokenization_spaces": False}
         )
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of tokens."""
         return len(self._ids)
 
     def get_vocab(self) -> dict[str, int]:
@@ -85,14 +83,13 @@ class ChessTokenizer(PreTrainedTokenizer):
         return (str(path),)
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """Return the text of tokens."""
         return "".join(_texts(tokens))
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
         tokens: list[str] = []
-        for found in _PIECES.finditer(text):
-            piece = found[0]
-            squares = _squares(piece) if found["placement"] else None
+        for match in _PIECES.finditer(text):
+            piece = match[0]
+            squares = _squares(piece) if match["placement"] else None
             if squares is not None:
                 tokens += squares
             elif piece in self._ids:
@@ -109,25 +106,24 @@ class ChessTokenizer(PreTrainedTokenizer):
 
 
 def chess_tokenizer() -> ChessTokenizer:
-    """Return the tokenizer."""
     return ChessTokenizer()
 
 
 def _squares(placement: str) -> list[str] | None:
-    """Return a token for each square, or None if the placement is not a valid one in canonical form."""
-    pieces = re.sub("[1-8]", lambda found: _EMPTY * int(found[0]), placement).replace("/", "")
+    """Return one token per square, or None unless the text is a valid piece placement in canonical form."""
+    pieces = re.sub("[1-8]", lambda digit: _EMPTY * int(digit[0]), placement).replace("/", "")
     tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False)]
     return tokens if len(pieces) == 64 and "".join(_texts(tokens)) == placement else None
 
 
 def _texts(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the text of tokens in parts; consecutive empty squares become a digit."""
+    """Yield the text of tokens in parts; a run of empty squares becomes a digit."""
     for kind, run in itertools.groupby(tokens, key=_kind):
         if kind == "bytes":
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
         elif kind == "square":
             drawn = "".join(("/" if token[2] == "a" and token[3] != "8" else "") + token[0] for token in run)
-            yield re.sub(r"\.{1,8}", lambda found: str(len(found[0])), drawn)
+            yield re.sub(r"\.{1,8}", lambda dots: str(len(dots[0])), drawn)
         else:
             yield from run
 
@@ -144,11 +140,11 @@ def _vocabulary() -> Iterator[str]:
     yield from (f"{piece}@{square}" for square in _SQUARES for piece in _EMPTY + _PIECE_LETTERS)
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
-    # En passant is rarely possible, so castling rights and the missing en-passant square share a token.
+    # Castling rights and a missing en-passant square (" KQkq -") are one token, because en passant is rarely possible.
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
     yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")
-    # Clocks, evaluations and flags share no tokens, because different things follow them.
+    # Clocks, evaluations and flags share no tokens, because different text follows them.
     yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
     yield from (str(number) for number in range(_NUM_MOVES))
     yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_MATES))

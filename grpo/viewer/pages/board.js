@@ -6,7 +6,7 @@ const data = JSON.parse(byId("data").textContent);
 const percent = (chance) => (chance === null ? "–" : `${(100 * chance).toFixed(1)} %`);
 const pieceName = (letter) => `${letter === letter.toLowerCase() ? "black" : "white"} ${PIECES[letter.toLowerCase()]}`;
 
-/** A new element with attributes and children; text is always text. */
+/** Return a new element with attributes and children; strings become text, never HTML. */
 function make(name, attributes = {}, ...children) {
   const element = document.createElementNS(DRAWN.has(name) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml", name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -17,14 +17,14 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
-/** Square name -> letter of its piece, from the first field of a FEN. */
+/** Return square name -> letter of the piece there, from the first field of a FEN. */
 function piecesOf(placement) {
   const rows = placement.replace(/\d/g, (digit) => " ".repeat(Number(digit))).split("/");
   const named = rows.flatMap((row, index) => [...row].map((letter, file) => ["abcdefgh"[file] + (8 - index), letter]));
   return Object.fromEntries(named.filter(([, letter]) => letter !== " "));
 }
 
-/** Draw a position. With `onSquare`, squares are buttons. `arrows` are [kind, uci]; `from` and `targets` are squares. */
+/** Draw a position. With `onSquare`, squares are buttons that call it. `arrows` are [kind, uci]; `from` and `targets` are squares. */
 function drawBoard({ placement, isFlipped = false, last = "", arrows = [], from = "", targets = [], onSquare = null }) {
   const board = byId("board"), pieces = piecesOf(placement), squares = [];
   const focused = board.contains(document.activeElement) ? document.activeElement.dataset.square : "";
@@ -66,7 +66,7 @@ function arrow([kind, uci], isFlipped) {
   return make("line", { x1, y1, x2, y2, stroke: `var(--${kind})`, "stroke-width": 0.14, opacity: 0.85, "marker-end": "url(#head)" });
 }
 
-/** A table of moves; `kinds` are swatches before a row's first cell, and `isPlayed` marks a row. */
+/** Draw a table of moves. `kinds` are swatches before a row's first cell; `isPlayed` marks a row. */
 function drawTable(table, headers, rows) {
   table.replaceChildren(make("tr", {}, ...headers.map((header) => make("th", { scope: "col" }, header))),
     ...rows.map(({ cells: [move, ...numbers], isPlayed = false, kinds = [] }) => make("tr", { class: isPlayed ? "played" : null },
@@ -74,7 +74,7 @@ function drawTable(table, headers, rows) {
       ...numbers.map((number) => make("td", {}, number)))));
 }
 
-/** The list of a game's moves from a FEN, as buttons. */
+/** Draw a game's moves from a FEN, as buttons that call `onPly` with the ply. */
 function drawMoves(sans, start, current, onPly = null) {
   const [, turn, , , , number] = start.split(" "), isBlackFirst = turn === "b" ? 1 : 0;
   byId("moves").replaceChildren(...sans.map((san, index) => {

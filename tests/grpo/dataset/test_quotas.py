@@ -158,7 +158,7 @@ def test_a_shortage_names_what_rejected_the_games_and_only_the_remedies_for_that
     for name in ("Atomic", "Chess960", "Atomic"):
         report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.VARIANT, detail=name))
     said = shortage_text(in_each_cell(5), quota.missing, report, BoardsConfig())
-    assert "games rejected: 3 of variants (Atomic 2, Chess960 1), because only standard chess is learned;" in said
+    assert "(rejected: 3 of variants (Atomic 2, Chess960 1), because only standard chess is learned;" in said
     assert "Give more games of standard chess, raise" in said
     report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.FILTERED, detail="min_rating"))
     said = shortage_text(in_each_cell(5), quota.missing, report, BoardsConfig())

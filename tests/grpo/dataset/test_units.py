@@ -111,5 +111,5 @@ def test_engine_games_that_add_nothing_come_to_an_end(scripted: Callable[..., Sc
 def test_a_table_of_puzzles_is_no_source_of_boards(tmp_path: Path) -> None:
     (tmp_path / "puzzles.csv").write_text("PuzzleId,FEN,Moves\n")
     config = BoardsConfig(files=(str(tmp_path / "puzzles.csv"),))
-    with pytest.raises(SourceError, match=r"a \.csv is read as a table of puzzles, which measure a policy"):
+    with pytest.raises(SourceError, match=r"takes games .* no puzzles \(\.csv\); give puzzles to boards\.exclude"):
         next(file_games(config, unit=0))

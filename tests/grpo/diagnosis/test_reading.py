@@ -142,7 +142,7 @@ def test_of_a_log_that_was_appended_to_the_later_row_counts_and_the_reader_is_to
     for rows in ([*ROWS[:10], *again], [*ROWS[:10], *again][::-1]):
         history = read(tmp_path, text_of(rows))
         assert history.series["reward"].values.tolist() == [*EXPECTED["reward"][1][:7], *[9.0] * 5]
-        assert "3 steps are there twice (8 to 10)" in history.notes[0]
+        assert "3 steps are logged twice (8 to 10)" in history.notes[0]
 
 
 SEVERAL_RUNS = {
@@ -186,7 +186,7 @@ def test_columns_that_nothing_reads_are_listed_with_the_nearest_name_and_percent
     told = history.columns_text()
     assert "grad_nrom (like grad_norm?)" in told
     assert "zzz" in told
-    assert "clip_fraction is taken for percent" in told
+    assert "clip_fraction is read as percent" in told
     assert history.series["clip_fraction"].values[0] == pytest.approx(0.04001)
     assert "no column is known to be the step" in read(tmp_path, "reward,kl\n1,2\n").columns_text()
 

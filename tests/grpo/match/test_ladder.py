@@ -138,7 +138,7 @@ def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, ne
 def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: str) -> None:
     placement = placed(TRUTH, elo)
     assert placement.reach == reach
-    assert ("than the ladder can tell" in placement.text) == (reach != "within")
+    assert ("for the ladder: even" in placement.text) == (reach != "within")
     assert np.isfinite([placement.rating.value, placement.rating.low, placement.rating.high]).all()
 
 

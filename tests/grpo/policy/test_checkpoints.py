@@ -124,7 +124,7 @@ def test_a_checkpoint_of_another_kind_of_policy_is_refused(folder: Path) -> None
     facts = read_json(folder / FACTS)
     write_json(folder / FACTS, {**facts, "policy": {"kind": "language"}})
     write_manifest(folder, {"kind": "checkpoint", "step": 2})
-    with pytest.raises(IncompatibleError, match="holds a policy of kind 'language', and this run trains one of kind 'network'"):
+    with pytest.raises(IncompatibleError, match="holds a policy of kind 'language', this run trains a policy of kind 'network'"):
         load(folder)
 
 

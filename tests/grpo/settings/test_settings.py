@@ -32,7 +32,7 @@ BAD_SETTINGS = (
     ("boards.num_train = 100", "boards: num_train must be a multiple of 3"),
     ("boards.min_rating = 1500", "boards: min_rating and time_controls need files ="),
     ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
-    ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults'),
+    ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes]; its numbers depend'),
     ("grpo.entropy_coefficient = 0.0", "entropy_coefficient (0.0) must lie within the controller's bounds, "),
     ('policy.kind = "language"\nlanguage.model = "a/b"', "pretrain.learning_rate (0.004) is too high for the pretrained model"),
     (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play_fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),

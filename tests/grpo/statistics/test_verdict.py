@@ -83,20 +83,20 @@ def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> Non
 @pytest.mark.parametrize(
     ("scores", "elo", "verdict", "words"),
     [
-        (STRONG, 50, Verdict.BETTER, "beats its own start (+70 Elo [+49, +89]), and against other opponents it gains too (+50 Elo"),
-        (STRONG, 0, Verdict.BETTER, ", and against other opponents the games are too few to tell (+0 Elo"),
+        (STRONG, 50, Verdict.BETTER, "beats its own start (+70 Elo [+49, +89]). Against other opponents it gains too (+50 Elo"),
+        (STRONG, 0, Verdict.BETTER, ". Against other opponents the games are too few to tell (+0 Elo"),
         (
             STRONG,
             -20,
             Verdict.BETTER,
-            ", and against other opponents the games are too few to tell (-20 Elo",
+            ". Against other opponents the games are too few to tell (-20 Elo",
         ),  # The interval reaches above 0.
-        (STRONG, -50, Verdict.WORSE_ON_LADDER, "; but against other opponents it is weaker (-50 Elo"),
+        (STRONG, -50, Verdict.WORSE_ON_LADDER, ". But against other opponents it is weaker (-50 Elo"),
         (EVEN, 50, Verdict.NO_IMPROVEMENT, "was not shown to beat its own start (+0 Elo"),
-        (EVEN, 50, Verdict.NO_IMPROVEMENT, "; but against other opponents it gains (+50 Elo"),
-        (EVEN, -50, Verdict.NO_IMPROVEMENT, ", and against other opponents it is weaker (-50 Elo"),
+        (EVEN, 50, Verdict.NO_IMPROVEMENT, ". But against other opponents it gains (+50 Elo"),
+        (EVEN, -50, Verdict.NO_IMPROVEMENT, ". Against other opponents it is weaker (-50 Elo"),
         (WEAK, 0, Verdict.WORSE, "plays worse than its own start (-70 Elo [-89, -49])"),
-        (WEAK, 50, Verdict.WORSE, "; but against other opponents it gains (+50 Elo"),
+        (WEAK, 50, Verdict.WORSE, ". But against other opponents it gains (+50 Elo"),
     ],
 )
 def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_promoted_and_a_sentence_says_what_was_shown(
@@ -110,7 +110,7 @@ def test_a_candidate_that_beats_its_start_and_is_not_worse_on_the_ladder_is_prom
 
 def test_a_difference_that_the_ladder_could_have_missed_is_shown_in_80_of_a_hundred_cases() -> None:
     found = gain(0.0, margin=10 * REPEATED_Z[0])  # A standard error of 10 after the first of two parts.
-    assert found.look == 1
+    assert found.num_planned == 2 * found.num_pairs
     errors = 10 * (1 / np.array([1, 2])) ** 0.5
     measured = found.detectable + np.random.default_rng(1).normal(size=(100_000, 2)).cumsum(1) * errors**2 / errors[0]
     assert (measured > np.array(REPEATED_Z) * errors).any(1).mean() == pytest.approx(0.80, abs=0.01)

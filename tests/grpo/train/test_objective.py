@@ -214,7 +214,7 @@ def test_without_coefficient_a_reference_that_finds_a_move_impossible_makes_no_n
     without = case.objective(case.logits, chosen, reference=None)
     assert torch.equal(without.loss, plain.objective(case.logits, chosen).loss), "it may be left out, too"
     for needing in (knobs(kl=0.1), knobs(recovery=0.1)):
-        with pytest.raises(AssertionError, match="a divergence is in the loss, so that its reference is needed"):
+        with pytest.raises(AssertionError, match="a KL term in the loss needs the reference"):
             case.objective(case.logits, needing, reference=None)
 
 

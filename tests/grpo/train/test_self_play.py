@@ -97,7 +97,7 @@ def test_a_game_that_repeats_itself_ends_and_gives_each_position_once() -> None:
     assert states.positions.repeats.any(), "a state knows its game"
     metrics = own.round_metrics()
     assert (metrics["self_play/repeated"], metrics["self_play/decisive"]) == (1, 0)
-    with pytest.raises(SelfPlayError, match=r"round 0: \d+ games gave only 4 distinct positions"):
+    with pytest.raises(SelfPlayError, match=r"round 1: \d+ games gave only 4 distinct positions"):
         own_games(size=4, self_play_states=5).states(0, always(SHUFFLE))
 
 
@@ -134,7 +134,7 @@ def test_positions_that_the_engine_fails_on_are_dropped_and_counted_and_each_ste
 
 def test_a_round_that_leaves_fewer_states_than_a_step_takes_is_an_error_with_both_numbers() -> None:
     own = own_games(MadeUpValues(fails_on=lambda board: sum(map(ord, name_of(board))) % 10 > 0))
-    with pytest.raises(SelfPlayError, match=r"the engine failed on 3\d of 40 positions, and what is left is fewer than the 8 states"):
+    with pytest.raises(SelfPlayError, match=r"the engine failed on 3\d of 40 positions; fewer remain than the 8 states"):
         own.states(0, POLICY)
 
 

@@ -37,7 +37,7 @@ def test_boards_with_one_legal_move_are_left_out_and_too_few_are_refused() -> No
     states = source_of(arrays, size=10).states(0)
     check_states(states)
     assert set(names_of(states)) == {name_of(board) for board in BOARDS[:10]}
-    with pytest.raises(PlainError, match=r"has 10 boards with a choice of moves, fewer than the 11 that .* lower grpo\.states_per_step"):
+    with pytest.raises(PlainError, match=r"has 10 boards with at least two legal moves; a step uses 11: lower grpo\.states_per_step"):
         source_of(arrays, size=11)
 
 

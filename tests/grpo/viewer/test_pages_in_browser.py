@@ -167,7 +167,7 @@ def test_moves_promotion_hints_a_new_game_and_resignation_work(page: Page) -> No
         page.wait_for("You (White) against tiny", "It is strong.", "Your move")
         assert page.disabled() == ["undo"]
         page.click("Hint")
-        page.wait_for("Its probabilities for your move")
+        page.wait_for("The policy's probabilities for your move")
         page.click("a7 white pawn")
         page.click("a8")
         assert [each.accessible_name for each in page.find("#promotion button")] == ["queen", "knight", "rook", "bishop"]

@@ -35,7 +35,7 @@ def test_a_finished_game_is_kept(console: Run, policy: Path, home: Path, monkeyp
     assert next(iter(game.mainline_moves())).uci() == "g1f3"
 
 
-@pytest.mark.parametrize(("step", "strength"), [(0, "It is the start of its run"), (100, "+191 Elo"), (7, "No game was played by it")])
+@pytest.mark.parametrize(("step", "strength"), [(0, "It is the start of its run"), (100, "+191 Elo"), (7, "It played no game")])
 def test_page_and_terminal_say_which_policy_of_which_run_plays_and_how_strong_it_is(
     step: int, strength: str, console: Run, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,8 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
     assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
     # The half-width of 30 is one of 15 after both parts, and 15 (1.977 + 0.8416) / 1.977 = 21.4.
-    said = "look 1 of 2, after 150 of at most 300 pairs a rung; such a test shows a true difference of 21 Elo in 80 % of the cases"
+    stopped = "Play stopped after 150 of at most 300 pairs per rung, because a difference was shown."
+    said = f"{stopped} Such a test shows a true difference of 21 Elo in 80 % of the cases"
     assert said in " ".join(page("report", results=results).split())
 
 
@@ -142,7 +143,7 @@ def test_the_strength_of_a_policy_is_what_its_games_have_shown_and_the_same_in_t
     assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+220, +260] above a random mover, on the ladder of its run."
     assert told[100].startswith("+191 Elo [")
     assert "against its own start; +260 Elo [+240, +280] above" in told[100]
-    assert "in the games that chose the candidate, which flatter it; it was not rated" in told[250]
-    assert told[7] == "No game was played by it; it was not rated on the ladder."
+    assert "in the games that chose the candidate, which overestimate it; it was not rated" in told[250]
+    assert told[7] == "It played no game; it was not rated on the ladder."
     for role, step in (("champion", 100), ("peak", 250)):
         assert told[step] in page("version", results=results, role=role)

@@ -13,5 +13,5 @@ def test_a_python_without_the_packages_says_what_to_type() -> None:
     done = subprocess.run([sys.executable, "-S", "-E", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert line.startswith(f"{sys.executable} has no package metaflow, pydantic, chess, numpy. `make setup` in the checkout installs")
+    assert line.startswith(f"{sys.executable} has no package metaflow, pydantic, chess, numpy. Run `make setup` in the checkout")
     assert ".venv/bin/python flows/chess_grpo.py --config-value settings 'preset = \"smoke\"' run --with batch" in line

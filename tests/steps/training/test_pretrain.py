@@ -87,6 +87,6 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:
     given = language(min_parse_rate=0.5, num_steps=0)
-    with pytest.raises(UnreadableError, match=r"random weights: .*clone first: pretrain\.num_steps"):
+    with pytest.raises(UnreadableError, match=r"random weights .*train first by imitation, with pretrain\.num_steps"):
         pretrained(boards, tmp_path, given)
     assert list((tmp_path / "output").iterdir()) == []

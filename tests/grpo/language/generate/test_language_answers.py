@@ -62,15 +62,15 @@ def test_an_answer_does_not_depend_on_what_is_asked_with_it(make, pad: str | Non
 def test_scores_that_are_no_numbers_stop_it_by_name(tmp_path: Path) -> None:
     policy = policy_of(gpt2(tmp_path))
     policy.network.transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
-    with pytest.raises(NonFiniteError, match="scores are NaN or infinite"):
+    with pytest.raises(NonFiniteError, match="logits are NaN or infinite"):
         greedy_answers(policy, PROMPTS)
-    with pytest.raises(NonFiniteError, match="scores are NaN or infinite"):
+    with pytest.raises(NonFiniteError, match="logits are NaN or infinite"):
         sampled_answers(policy, PROMPTS, temperature=1.0, streams=streams(6))
 
 
 def test_what_might_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     policy = policy_of(gpt2(tmp_path), max_answer_tokens=250)
     with pytest.raises(
-        TooLongError, match=r"of \d+ tokens and an answer of language\.max_answer_tokens = 250 do not fit into the model's 256"
+        TooLongError, match=r"of \d+ tokens and an answer of language\.max_answer_tokens = 250 do not fit into the model's context of 256"
     ):
         greedy_answers(policy, PROMPTS)

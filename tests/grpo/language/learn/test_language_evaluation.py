@@ -13,7 +13,7 @@ from grpo.board.phases import PHASES
 from grpo.dataset.table import Split, board_table
 from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
 from grpo.language.learn.parse_rate_gate import ParseRate, UnreadableError, refuse_unreadable
-from grpo.language.text.tasks import LanguageTask
+from grpo.language.text.tasks import TextTask
 from grpo.settings.language import LanguageConfig
 
 # The stronger search's values are made up, the reward's are all 0.
@@ -83,7 +83,7 @@ def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_th
 def test_each_task_must_pass_the_gate_and_only_those_that_do_not_are_named() -> None:
     def refuse(*, move: float, environment: float) -> None:
         rest = {"low": 0.7, "high": 0.9, "num": 50, "legal_rate": None, "truncated": 0.0, "example": "e2e4 is good"}
-        rates = {LanguageTask.MOVE: ParseRate(rate=move, **rest), LanguageTask.ENVIRONMENT: ParseRate(rate=environment, **rest)}
+        rates = {TextTask.MOVE: ParseRate(rate=move, **rest), TextTask.ENVIRONMENT: ParseRate(rate=environment, **rest)}
         refuse_unreadable(rates, LanguageConfig(min_parse_rate=0.8), num_steps=300)
 
     refuse(move=0.8, environment=0.8)

@@ -44,7 +44,7 @@ def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Pa
 def test_other_tokens_than_this_codes_are_refused(tmp_path: Path) -> None:
     load_model(SMALL, seed=1, device=CPU).save(tmp_path)
     (tmp_path / CHESS_TOKENS).write_text(json.dumps(json.loads((tmp_path / CHESS_TOKENS).read_text())[::-1]))
-    with pytest.raises(IncompatibleError, match="its tokens are not those"):
+    with pytest.raises(IncompatibleError, match="the tokens differ"):
         LanguagePolicy.load(tmp_path, CPU)
 
 
@@ -72,7 +72,7 @@ def endless(folder: Path) -> None:
         (lambda folder: folder.mkdir(), r"config\.json"),
         (lambda folder: gpt2(folder, vocab_size=258), "ids beyond the model's 258 tokens"),
         (lambda folder: (gpt2(folder) / "model.safetensors").write_bytes(b"torn"), "header too small"),
-        (without("tokenizer.json", "tokenizer_config.json"), "its tokenizer is missing or loses text"),
+        (without("tokenizer.json", "tokenizer_config.json"), "the tokenizer is missing or loses text"),
         (endless, "no end-of-text token"),
     ],
     ids=["empty", "foreign tokenizer", "torn", "no tokenizer", "no end"],
@@ -104,5 +104,5 @@ def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp
 def test_a_hub_that_is_away_is_told_with_what_needs_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(LanguageModelError, match=r"'somebody/model' cannot be loaded: .*language\.model = 'small' is made here"):
+    with pytest.raises(LanguageModelError, match=r"'somebody/model' cannot be loaded: .*language\.model = 'small' needs no hub"):
         load_model(LanguageConfig(model="somebody/model"), seed=0, device=CPU)

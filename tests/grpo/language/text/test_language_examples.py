@@ -13,7 +13,7 @@ from grpo.language.text.examples import (
     LanguageBoards,
     move_example,
 )
-from grpo.language.text.tasks import LanguageTask
+from grpo.language.text.tasks import TextTask
 from grpo.settings.language import LanguageConfig
 
 CONFIG = LanguageConfig()
@@ -35,7 +35,7 @@ def boards_of(fens: Sequence[str], **changes: float) -> LanguageBoards:
 def drawn(source: LanguageBoards, count: int, seed: int = 0) -> list[EnvironmentExample]:
     """Return environment examples from all boards in turn."""
     rng = np.random.default_rng(seed)
-    examples = [source.example(index % len(source), LanguageTask.ENVIRONMENT, rng=rng) for index in range(count)]
+    examples = [source.example(index % len(source), TextTask.ENVIRONMENT, rng=rng) for index in range(count)]
     return [example for example in examples if isinstance(example, EnvironmentExample)]
 
 
@@ -85,7 +85,7 @@ def test_a_history_leads_from_the_dataset_s_board_to_the_prompt_s(boards: Langua
     examples = drawn(boards, 240)
     assert max(len(history(example)) for example in examples) == CONFIG.num_history_moves
     for index, example in enumerate(examples):
-        board = chess.Board(boards.example(index % NUM_BOARDS, LanguageTask.MOVE, rng=rng).fen)
+        board = chess.Board(boards.example(index % NUM_BOARDS, TextTask.MOVE, rng=rng).fen)
         for move in history(example)[:-1]:
             board.push_uci(move)
         assert board.fen() == example.fen
@@ -96,12 +96,12 @@ def test_a_history_leads_from_the_dataset_s_board_to_the_prompt_s(boards: Langua
 def test_a_draw_has_each_task_in_its_share_and_each_board_once_while_they_last(boards: LanguageBoards) -> None:
     rng = np.random.default_rng(1)
     examples = boards.draw(rng, 40)
-    assert [example.task for example in examples].count(LanguageTask.ENVIRONMENT) == 10
-    assert len({example.fen for example in examples if example.task == LanguageTask.MOVE}) == 30
+    assert [example.task for example in examples].count(TextTask.ENVIRONMENT) == 10
+    assert len({example.fen for example in examples if example.task == TextTask.MOVE}) == 30
     # The share holds on average where it is no whole number, and the tasks do not come in blocks.
     ones = [boards.draw(rng, 1)[0].task for _ in range(400)]
-    assert 0.18 < np.mean([task == LanguageTask.ENVIRONMENT for task in ones]) < 0.32
-    assert sum(example.task == LanguageTask.ENVIRONMENT for example in examples[:20]) not in (0, 10)
+    assert 0.18 < np.mean([task == TextTask.ENVIRONMENT for task in ones]) < 0.32
+    assert sum(example.task == TextTask.ENVIRONMENT for example in examples[:20]) not in (0, 10)
     assert len(boards.draw(rng, NUM_BOARDS + 5)) == NUM_BOARDS + 5
 
 
@@ -111,6 +111,6 @@ def test_boards_are_of_one_split_and_an_empty_one_is_refused() -> None:
     )
     heldout = LanguageBoards(table, Split.HELDOUT, CONFIG)
     assert len(heldout) == 1
-    assert heldout.example(0, LanguageTask.MOVE, rng=np.random.default_rng(0)).fen == TERMINAL_FENS[0]
+    assert heldout.example(0, TextTask.MOVE, rng=np.random.default_rng(0)).fen == TERMINAL_FENS[0]
     with pytest.raises(ValueError, match="no boards in its validation split"):
         LanguageBoards(table, Split.VALIDATION, CONFIG)

@@ -13,7 +13,7 @@ from grpo.dataset.table import Split, board_table
 from grpo.engine.move_values import LOGISTIC_SLOPE
 from grpo.language.text.examples import EnvironmentExample, Example, LanguageBoards, environment_example, move_example
 from grpo.language.text.rewards import CHESS, MALFORMED, PARSING, STRUCTURE, grade, win_probability
-from grpo.language.text.tasks import LanguageTask, write_environment_answer
+from grpo.language.text.tasks import TextTask, write_environment_answer
 from grpo.settings.language import LanguageConfig
 
 MOST = {"structure": STRUCTURE[1], "parsing": PARSING[1], **CHESS}
@@ -41,9 +41,7 @@ def some_examples() -> list[Example]:
     for table in (language_table(12), few):
         source = LanguageBoards(table, Split.TRAIN, config)
         for index in range(len(source)):
-            examples += [
-                source.example(index, task, rng=rng) for task in (LanguageTask.MOVE, LanguageTask.ENVIRONMENT, LanguageTask.ENVIRONMENT)
-            ]
+            examples += [source.example(index, task, rng=rng) for task in (TextTask.MOVE, TextTask.ENVIRONMENT, TextTask.ENVIRONMENT)]
     return examples
 
 
@@ -106,7 +104,7 @@ def test_the_target_has_every_part_in_full() -> None:
         grades = grade(example, example.target)
         assert dict(grades.parts) == {name: MOST[name] for name in grades.parts}, example
         assert grades.reading.is_readable
-        assert grades.is_legal_best == (example.task == LanguageTask.MOVE)
+        assert grades.is_legal_best == (example.task == TextTask.MOVE)
 
 
 @st.composite

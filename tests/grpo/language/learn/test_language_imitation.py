@@ -9,11 +9,11 @@ from made_language import language_table
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
-from grpo.language.learn import cloning
-from grpo.language.learn.cloning import clone, validation_losses
+from grpo.language.learn import imitation
+from grpo.language.learn.imitation import imitate, validation_losses
 from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.examples import LanguageBoards
-from grpo.language.text.tasks import LanguageTask
+from grpo.language.text.tasks import TextTask
 from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
@@ -34,7 +34,7 @@ def new_policy() -> LanguagePolicy:
 
 def cloned(config: PretrainConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:
     policy = new_policy()
-    return policy, list(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), config, seed=seed))
+    return policy, list(imitate(policy, boards(Split.TRAIN), boards(Split.VALIDATION), config, seed=seed))
 
 
 def test_it_is_the_same_whenever_it_is_run() -> None:
@@ -51,7 +51,7 @@ def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.
         seen.append(weights_hash(policy))
         return {"language/clone_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
 
-    monkeypatch.setattr(cloning, "validation_losses", told)
+    monkeypatch.setattr(imitation, "validation_losses", told)
     policy, _ = cloned()
     assert len(set(seen)) == 3
     assert weights_hash(policy) == seen[1]
@@ -61,7 +61,7 @@ def test_only_answers_are_learned() -> None:
     """The loss is that of each answer alone, by hand: without padding, with the end, nothing of the prompt."""
     policy = new_policy()
     examples = boards(Split.TRAIN).draw(numpy_stream(0, "test"), 8)
-    assert {example.task for example in examples} == set(LanguageTask)
+    assert {example.task for example in examples} == set(TextTask)
     total, count = 0.0, 0
     with torch.no_grad():
         for example in examples:
@@ -80,4 +80,4 @@ def test_a_loss_that_is_no_number_stops_it_by_name() -> None:
     policy = new_policy()
     policy.network.transformer.wte.weight.data[:] = torch.nan
     with pytest.raises(NonFiniteError, match=r"pretraining step 1: the loss is nan; lower pretrain\.learning_rate"):
-        next(clone(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))
+        next(imitate(policy, boards(Split.TRAIN), boards(Split.VALIDATION), SHORT, seed=0))

@@ -1,6 +1,6 @@
-"""Behavior cloning: a language model learns to answer as the value tables do, before GRPO is let near it.
+"""Imitation before GRPO: a language model learns to write the answers that the move values give.
 
-The loss is on the answers' tokens alone, with the one that ends them; prompts are read and not learned.
+The loss is the cross-entropy of the answers' tokens and of their end token. Prompts carry no loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,29 +13,29 @@ from grpo.base.seeding import numpy_stream
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
-from grpo.language.text.tasks import LanguageTask
+from grpo.language.text.tasks import TextTask
 from grpo.metrics.records import Record
 from grpo.settings.tree import PretrainConfig
 from grpo.train.fitting import fit
 
-_WARMUP: Final = 0.05
-_BETAS: Final = (0.9, 0.98)  # The second nearer than AdamW's own: as usual for language models, whose gradients' size changes fast.
+_WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
+_BETAS: Final = (0.9, 0.98)  # 0.98 instead of AdamW's 0.999, as usual for transformers: the size of their gradients changes fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
 _NUM_VALIDATION: Final = 256
 _VALIDATION_BATCH: Final = 64
 
 
-def clone(
+def imitate(
     policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
-    """Yield a record at each look at the validation loss; the policy ends with the best weights of all looks.
+    """Yield a record at each validation measurement; the policy ends with the weights of the lowest validation loss.
 
-    Raises NonFiniteError when a loss is not finite, TooLongError when an example does not fit into the model.
+    Raises NonFiniteError if a loss is not finite, TooLongError if an example exceeds the model's context.
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
-    looked_at = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
+    validation_examples = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
 
     def clip(*_: object) -> None:
         torch.nn.utils.clip_grad_norm_(parameters, _MAX_GRADIENT_NORM)
@@ -46,12 +46,12 @@ def clone(
         return config.learning_rate * _schedule(step, config.num_steps)
 
     def loss(step: int) -> Tensor:
-        # A step's batch is a stream of its own: nothing that others draw can shift it.
+        # Each step has its own random stream, so a resumed run draws the same batch.
         sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
         return sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
 
     def validate() -> tuple[float, dict[str, float]]:
-        measured = validation_losses(policy, looked_at)
+        measured = validation_losses(policy, validation_examples)
         return measured["language/clone_validation_loss"], measured
 
     for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
@@ -60,8 +60,8 @@ def clone(
 
 @torch.no_grad()
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
-    """Return the mean cross-entropy of an answer's token in nats, over all examples and over those of each task that has any."""
-    totals: dict[LanguageTask, tuple[float, int]] = {}
+    """Return the mean cross-entropy per token in nats, over all examples and over each task's examples."""
+    totals: dict[TextTask, tuple[float, int]] = {}
     for start in range(0, len(examples), _VALIDATION_BATCH):
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
             before = totals.get(task, (0.0, 0))
@@ -71,19 +71,19 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
     return {name: overall, **{f"{name}/{task}": loss / count for task, (loss, count) in totals.items()}}
 
 
-def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[LanguageTask, tuple[Tensor, int]]:
-    """Return summed loss and number of tokens of each task: apart, for the tasks' prompts and answers differ in length."""
-    found: dict[LanguageTask, tuple[Tensor, int]] = {}
-    for task in LanguageTask:
+def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
+    """Return summed loss and number of tokens per task. Each task has its own batch, because the tasks' lengths differ."""
+    sums: dict[TextTask, tuple[Tensor, int]] = {}
+    for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
             answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in rows])]
             batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in rows]), answers)
             loss = torch.nn.functional.cross_entropy(batch.logits(policy), batch.tokens, reduction="sum")
-            found[task] = loss, len(batch.tokens)
-    return found
+            sums[task] = loss, len(batch.tokens)
+    return sums
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return the fraction of the learning rate at a step, the first being 1."""
+    """Return the factor of the learning rate at a step, counted from 1: linear warm-up times linear decay to 0."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

@@ -1,0 +1,42 @@
+"""Prepares the process before Metaflow is imported: import path, user name, early checks. `chess_grpo.py` imports this module first."""
+
+import os
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+_FOLDER = Path(__file__).resolve().parent
+
+# In a checkout the packages are beside this folder. In a container they are beside this file, in a folder that is on the path already.
+if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
+    sys.path.insert(0, str(_FOLDER.parent))
+
+# Metaflow refuses to run as user root, so root runs under another name: $USER if that names another user, else "chess-grpo".
+if os.environ.get("METAFLOW_USER", "root") == "root":
+    os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
+
+if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if find_spec(name) is None]:
+    raise SystemExit(
+        f"{sys.executable} has no package {', '.join(missing)}. Run `make setup` in the checkout: it installs all packages into .venv. Then"
+        f" run {shlex.join(['.venv/bin/python', *sys.argv])} (in a container: the image lacks the packages, see docs/aws.md)"
+    )
+
+from grpo.base.errors import PlainError  # noqa: E402
+from steps.batch.before_launch import prepare  # noqa: E402
+
+try:
+    for note in prepare(sys.argv[1:], os.environ):
+        print(note, file=sys.stderr)
+except PlainError as error:
+    raise SystemExit(str(error)) from None
+
+# Torch's idle threads would otherwise spin on cores that the engine needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Only a process that runs the flow's file ends with its parent, not a process that imports the flow. Metaflow and torch take seconds to
+# import; the parent of a process that renders a card may end within them.
+if Path(sys.argv[0]).resolve().parent == _FOLDER:
+    from steps.run.processes import end_with_parent
+
+    end_with_parent(unwinds="batch" in sys.argv)
