@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from page_code import blocks
 
 from grpo.diagnosis.checks import CHECKS
 from grpo.metrics.table import EVENTS, METRICS
@@ -174,6 +175,17 @@ def test_every_file_function_and_section_that_a_page_names_is_there(page: Path) 
         return not is_name or all(re.search(rf"\b{word}\b", source()) for word in re.findall(r"\w+", span))
 
     assert [span for span in code_spans(page) if not (span in FOREIGN | GONE or is_there(span))] == []
+
+
+def test_the_picture_of_the_datas_way_names_types_files_and_modules_that_are_there() -> None:
+    [picture] = blocks("design.md", "mermaid")
+    types = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", picture)) - {"MultiPV"}
+    files = set(re.findall(r"\b\w+\.(?:parquet|safetensors|json|pgn)\b", picture))
+    modules = set(re.findall(r"\b[a-z_]+/[a-z_]+\b", picture)) - {"checkpoints/step"}
+    assert min(map(len, (types, files, modules))) >= 3
+    assert [name for name in types if f"class {name}" not in source()] == []
+    assert [name for name in files if name not in source()] == []
+    assert [name for name in modules if not (ROOT / "grpo" / f"{name}.py").exists()] == []
 
 
 @cache
