@@ -18,10 +18,11 @@ PRINTED: Final = "Printed by `python -m infra.pages`."
 _CONFIGURATION: Final = f"""# Configuration
 
 {PRINTED} A settings file is TOML and names only what differs from its
-preset: `preset = "smoke"` is a file of `grpo/settings/presets`. Without it the preset is `laptop`, the
-defaults below. `make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads it. The classes
-in `grpo/settings` have ranges and full meanings. [Language models](language.md#defaults) have other
-defaults. Facts of the machine are [environment variables](commands.md#variables).
+preset. `preset = "smoke"` names a file of `grpo/settings/presets`, or another settings file; without
+it the preset is `laptop`, the defaults below. `make run CONFIG=my.toml` or
+`make run CONFIG=smoke SET="seed=7"` reads it. The classes in `grpo/settings` have ranges and full
+meanings. [Language models](language.md#defaults) have other defaults. Facts of the machine are
+[environment variables](commands.md#variables).
 """
 _METRICS: Final = f"""# Metrics
 
