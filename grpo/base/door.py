@@ -17,7 +17,7 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside has another form than this code writes."""
+    """Data from outside has another form than this code writes; the message names source and first fault."""
 
 
 def _inside(name: str) -> str:

@@ -44,7 +44,7 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
 
 def _with_interval(name: str, unit: str, meaning: str) -> list[_Row]:
     meanings = (meaning, *(f"{word} end of its 95 % interval." for word in ("Lower", "Upper")))
-    return [(each, unit, its) for each, its in zip(interval_names(name), meanings, strict=True)]
+    return [(end, unit, text) for end, text in zip(interval_names(name), meanings, strict=True)]
 
 
 def _by_pair(name: str, meaning: str) -> list[_Row]:

@@ -60,9 +60,9 @@ def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> 
     Raises CorruptError if a file's hash is wrong, IncompatibleError if the policy is of another kind.
     """
     verified_manifest(folder)
-    if (found := policy_kind(folder)) != kind.kind:
+    if (stored := policy_kind(folder)) != kind.kind:
         raise IncompatibleError(
-            f"{folder} holds a policy of kind {found!r}, this run trains a policy of kind {kind.kind!r}: resume from another run"
+            f"{folder} holds a policy of kind {stored!r}, this run trains a policy of kind {kind.kind!r}: resume from another run"
         )
     with safe_open(folder / STATE, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # A safetensors file is no mapping.
@@ -92,9 +92,9 @@ def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[in
     if not regrets:
         return []
 
-    def badness(step: int) -> tuple[float, int]:
+    def rank(step: int) -> tuple[float, int]:
         return math.inf if math.isnan(regrets[step]) else regrets[step], -step
 
-    protected = {min(regrets, key=badness), max(regrets)}
-    rest = sorted(regrets.keys() - protected, key=badness)
+    protected = {min(regrets, key=rank), max(regrets)}
+    rest = sorted(regrets.keys() - protected, key=rank)
     return sorted(rest[max(keep - len(protected), 0) :])

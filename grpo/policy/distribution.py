@@ -5,7 +5,7 @@ because 0 * -inf would make sums over A NaN.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
 import chess
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
 _BOARDS_AT_ONCE: Final = 1_024  # Limits the memory of the moves' bitboards.
-_MARK: Final = "__dataclass_fields__"  # Attribute of a dataclass.
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Values of `grpo.precision`."""
@@ -52,15 +51,15 @@ class PositionBatch:
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
         """Return the batch of these boards; each must have a legal move. A board's move stack is its history."""
         ids = [legal_action_ids(board) for board in boards]
-        returning = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
+        repeating_ids = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
         width = max(map(len, ids))
         action_ids = np.zeros((len(boards), width), dtype=np.int64)
         is_legal, repeats = (np.zeros((len(boards), width), dtype=np.bool_) for _ in range(2))
-        for index, (legal, back) in enumerate(zip(ids, returning, strict=True)):
+        for index, (legal, repeating) in enumerate(zip(ids, repeating_ids, strict=True)):
             action_ids[index, : len(legal)] = legal
             is_legal[index, : len(legal)] = True
-            if back:
-                repeats[index, : len(legal)] = [move in back for move in legal]
+            if repeating:
+                repeats[index, : len(legal)] = [move in repeating for move in legal]
         return cls(
             encodings=torch.from_numpy(encode(boards)),
             action_ids=torch.from_numpy(action_ids),
@@ -168,20 +167,20 @@ class MovePolicy(Protocol):
 
 def on_device(record: _Record, device: torch.device) -> _Record:
     """Return a dataclass with its tensors, also nested ones, on a device."""
-    held = {field.name: getattr(record, field.name) for field in fields(record)}
-    moved = {name: value.to(device) for name, value in held.items() if isinstance(value, Tensor)}
-    return replace(record, **moved, **{name: on_device(value, device) for name, value in held.items() if hasattr(value, _MARK)})
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
     """Return all rows in order, padded with 0 to the widest; the first part gives the values that are no tensors."""
 
-    def whole(values: Sequence[Any]) -> Any:
+    def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):
             width = max(value.shape[-1] for value in values)
             return torch.cat(
                 [torch.nn.functional.pad(value, (0, width - value.shape[1])) if value.dim() > 1 else value for value in values]
             )
-        return joined(values) if hasattr(values[0], _MARK) else values[0]
+        return joined(values) if is_dataclass(values[0]) else values[0]
 
-    return replace(parts[0], **{field.name: whole([getattr(part, field.name) for part in parts]) for field in fields(parts[0])})
+    return replace(parts[0], **{field.name: join([getattr(part, field.name) for part in parts]) for field in fields(parts[0])})

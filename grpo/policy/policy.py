@@ -90,13 +90,13 @@ class NetworkPolicy:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        described = policy_facts(folder)["policy"]
+        settings = policy_facts(folder)["policy"]
         try:
             weights = load_file(folder / WEIGHTS)
         except (SafetensorError, OSError) as error:
             raise CorruptError(f"{folder / WEIGHTS} is damaged or incomplete ({error}): copy it again from its origin") from error
         try:
-            config = PolicyConfig.model_validate(described)
+            config = PolicyConfig.model_validate(settings)
             network = make_network(config)
             network.load_state_dict(weights)
         except (ValueError, RuntimeError) as error:  # Pydantic refuses the settings, or torch the weights.

@@ -1,7 +1,7 @@
 """Settings by dotted name: the part that a step reads, and the part by which runs are compared."""
 
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
@@ -41,22 +41,18 @@ def unknown_settings(names: Iterable[str]) -> list[str]:
     return [name for name in names if not any(is_within(each, (name,)) for each in known)]
 
 
-def declared(settings: Settings, names: Iterable[str]) -> Settings:
-    """Return settings with only these sections and names; reading others raises UndeclaredSettingError."""
-    return _declared(settings, tuple(names), "")
-
-
 _Section = TypeVar("_Section", bound=Section)
 
 
-def _declared(section: _Section, names: tuple[str, ...], prefix: str) -> _Section:
+def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
+    """Return the settings below `prefix` with only these sections and names; reading others raises UndeclaredSettingError."""
     shown = section.model_copy()
     for field, value in section:
         name = f"{prefix}{field}"
         if is_within(name, names):
             continue
         if isinstance(value, Section) and any(each.startswith(f"{name}.") for each in names):
-            shown.__dict__[field] = _declared(value, names, f"{name}.")
+            shown.__dict__[field] = declared(value, names, f"{name}.")
         else:
             del shown.__dict__[field]
     return shown
@@ -66,24 +62,24 @@ def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
     """Return these sections or settings as nested JSON data, without `IN_NO_VERSION`."""
 
     def part(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        found = {}
+        kept = {}
         for name, value in section.items():
             if isinstance(value, dict):
                 if below := part(value, f"{prefix}{name}."):
-                    found[name] = below
+                    kept[name] = below
             elif is_within(prefix + name, sections) and not is_within(prefix + name, IN_NO_VERSION):
-                found[name] = value
-        return found
+                kept[name] = value
+        return kept
 
     return part(settings.model_dump(mode="json"), "")
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings by dotted name."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, value in settings.items():
-        found |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
+        by_name |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return by_name
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:

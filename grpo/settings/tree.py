@@ -22,6 +22,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.language import LANGUAGE_DEFAULTS, SMALL, LanguageConfig, refuse_for_language
 from grpo.settings.types import Count, Names, PolicyKindName, Positive, Section, refuse_secret, section_of
 
+_Fraction = Annotated[float, Field(gt=0, le=1)]
 PRESET_FOLDER: Final = Path(__file__).parent / "presets"
 DEFAULT_PRESET: Final = "laptop"
 _MAX_RATE_OF_PRETRAINED: Final = 1e-3
@@ -120,14 +121,7 @@ class EvaluationConfig(Section):
     max_plies: Count = 240
     """A game of this many plies is a draw; reports count such draws separately."""
 
-    ladder_fractions: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(strict=False, min_length=1)] = (
-        1.0,
-        0.7,
-        0.5,
-        0.3,
-        0.15,
-        0.07,
-    )
+    ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
     """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and this fraction of random moves, falling from 1. Games among
     the rungs give the ratings."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
@@ -251,7 +245,8 @@ def read_settings(text: str) -> Settings:
     Raises ConfigError with one line per bad key.
     """
     preset, given = split_settings(text)
-    return settings_over(_of_preset(preset), given)
+    defaults = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
+    return settings_over(defaults, given)
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
@@ -273,10 +268,6 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
         ) from None
-
-
-def _of_preset(name: str) -> dict[str, Any]:
-    return tomllib.loads((PRESET_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
@@ -311,13 +302,13 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 def _in_words(text: str, error: Exception) -> str:
     """Return an error with the line that it names; for text without quotes, the correct line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
-    lines, found = text.splitlines(), re.search(r"line (\d+)", words)
-    if found is None or not lines:
+    lines, number = text.splitlines(), re.search(r"line (\d+)", words)
+    if number is None or not lines:
         return words
-    line = lines[min(int(found[1]), len(lines)) - 1].strip()
+    line = lines[min(int(number[1]), len(lines)) - 1].strip()
     if bare := re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line):
-        words = f"text needs quotes, and a shell needs quotes around the whole: '{bare[1]} = \"{bare[2]}\"'"
-    return f"{words} (line {found[1]}: {line})"
+        words = f"text needs quotes, and in a shell all of it needs quotes: '{bare[1]} = \"{bare[2]}\"'"
+    return f"{words} (line {number[1]}: {line})"
 
 
 def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
@@ -376,8 +367,8 @@ def _explain(problem: Any) -> str:
 
 def _elsewhere(word: str) -> str:
     """Return a note about other sections' keys of this name, or ""."""
-    there = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
-    return f"it belongs to another section: {', '.join(there)}; " if there else ""
+    names = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
+    return f"it belongs to another section: {', '.join(names)}; " if names else ""
 
 
 def _all_keys(section: type[Section], prefix: str = "") -> Iterator[str]:

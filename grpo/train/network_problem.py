@@ -31,13 +31,13 @@ from grpo.train.states import DatasetStates, States, Values, valued_states
 MAX_STATES_PER_FORWARD: Final = 4_096
 """Most states in one forward pass; limits memory, does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln ratio| by rounding: batch shapes change float32 by 1e-6, bfloat16 by 1e-2. T = 1.3 for 1 gives 0.1."""
+"""`grpo.precision` -> largest |ln ratio| by rounding. Another batch shape changes float32 by 1e-6, bfloat16 by 1e-2; T = 1.3 gives 0.1."""
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
 
 class NetworkProblem:
-    """`grpo.train.trainer.Problem` describes the methods."""
+    """Moves or trajectories from boards of the dataset and self-play; `grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0

@@ -110,9 +110,9 @@ class Terms:
     ratios: Tensor
     """[B, M] new / sampled probability; 1 on padding."""
     is_clipped_low: Tensor
-    """[B, M] moves whose gradient the lower clip removed."""
+    """[B, M] bool, True if the lower clip removed the gradient."""
     is_clipped_high: Tensor
-    """[B, M] moves whose gradient the upper clip removed."""
+    """[B, M] bool, True if the upper clip removed the gradient."""
     kl_old: Tensor
     """KL(old || policy) in nats, without a gradient: exact if `Batch.old` is known.
 
@@ -130,7 +130,7 @@ def clipped_surrogate(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: flo
 
 
 def is_clipped(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
-    """Return the moves whose gradient the lower and the upper clip remove, [B, M] each."""
+    """Return masks of the moves whose gradient the lower and the upper clip remove, [B, M] bool each."""
     return (ratios_BM < 1 - clip_low) & (advantages_BM < 0), (ratios_BM > 1 + clip_high) & (advantages_BM > 0)
 
 

@@ -22,28 +22,28 @@ _ZERO_SPREAD = 1e-6
 @torch.no_grad()
 def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     """Return a network rollout's metrics; entropies and regret are at T = 1."""
-    one = batch.at_one()
+    sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
     # In float64, equal rewards have no spread, and a group of equal moves has agreement 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
-    fractions_BA = torch.zeros_like(one.log_probs, dtype=torch.float64).scatter_add_(1, batch.columns, weights) / total_B1
+    fractions_BA = torch.zeros_like(sampled.log_probs, dtype=torch.float64).scatter_add_(1, batch.columns, weights) / total_B1
     mean_B1 = (fractions * batch.rewards).sum(1, keepdim=True)
     spread = (fractions * (batch.rewards - mean_B1) ** 2).sum(1).sqrt()
     low = batch.rewards.masked_fill(~is_real, math.inf).amin(1)
     high = batch.rewards.masked_fill(~is_real, -math.inf).amax(1)
-    of_states = {
-        "entropy": one.entropy(),
-        "normalized_entropy": one.entropy() / one.num_legal().clamp(min=2).to(one.log_probs.dtype).log(),
-        "log_num_legal": one.num_legal().to(one.log_probs.dtype).log(),
-        "regret": values.amax(1) - one.expectation(values),
+    state_columns = {
+        "entropy": sampled.entropy(),
+        "normalized_entropy": sampled.entropy() / sampled.num_legal().clamp(min=2).to(sampled.log_probs.dtype).log(),
+        "log_num_legal": sampled.num_legal().to(sampled.log_probs.dtype).log(),
+        "regret": values.amax(1) - sampled.expectation(values),
     }
-    of_groups = {
+    group_columns = {
         "zero_variance_groups": (high == low) | (spread < _ZERO_SPREAD),
         "agreement": fractions_BA.amax(1),
     }
-    columns = {name: column.double().cpu() for name, column in {**of_states, **of_groups}.items()}
+    columns = {name: column.double().cpu() for name, column in {**state_columns, **group_columns}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
     # A single move (later plies of trajectories) is no group: its variance is 0 and its agreement 1 by nature.
     is_group = (is_real.sum(1) > 1).cpu()
@@ -51,16 +51,19 @@ def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
     def entropy(rows: Tensor) -> float:
         return ((columns["entropy"][rows] * weight[rows]).sum() / weight[rows].sum()).item()
 
-    of_moves = (batch.weights * batch.state_weights[:, None])[is_real].double().cpu()
-    of_moves /= of_moves.sum()
+    move_weights = (batch.weights * batch.state_weights[:, None])[is_real].double().cpu()
+    move_weights /= move_weights.sum()
     rewards = batch.rewards[is_real].double().cpu()
-    reward_mean = (of_moves * rewards).sum()
+    reward_mean = (move_weights * rewards).sum()
     return {
-        **{f"grpo/{name}": batch.mean(column) for name, column in of_states.items()},
+        **{f"grpo/{name}": batch.mean(column) for name, column in state_columns.items()},
         **{f"grpo/entropy/{phase}": entropy(phases == row) for row, phase in enumerate(PHASES) if (phases == row).any()},
-        **{f"grpo/{name}": columns[name][is_group].mean().item() if is_group.any() else float(name == "agreement") for name in of_groups},
+        **{
+            f"grpo/{name}": columns[name][is_group].mean().item() if is_group.any() else float(name == "agreement")
+            for name in group_columns
+        },
         "grpo/reward_mean": reward_mean.item(),
-        "grpo/reward_std": (of_moves * (rewards - reward_mean) ** 2).sum().sqrt().item(),
+        "grpo/reward_std": (move_weights * (rewards - reward_mean) ** 2).sum().sqrt().item(),
         "grpo/states_dropped": float(batch.num_dropped),
     }
 
@@ -91,13 +94,13 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
     `refused`, the step that the trust region refused, shows how far the policy moved.
     """
-    looked_at = [*taken, *([] if refused is None else [refused])]
+    steps = [*taken, *([] if refused is None else [refused])]
     return {
         f"{name}/loss": mean_over(taken, "loss"),
         f"{name}/clip_fraction": mean_over(taken, "clip_low") + mean_over(taken, "clip_high"),
         f"{name}/gradient_norm": sum(step.gradient_norm for step in taken) / len(taken),
-        f"{name}/ratio_min": min(step.ratios[0] for step in looked_at),
-        f"{name}/ratio_max": max(step.ratios[1] for step in looked_at),
+        f"{name}/ratio_min": min(step.ratios[0] for step in steps),
+        f"{name}/ratio_max": max(step.ratios[1] for step in steps),
     }
 
 

@@ -20,7 +20,7 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players, low to resemble evaluation games with best moves.
+"""Sampling temperature of both players, low because evaluation games use best moves.
 
 At 0.7, 10 % of the games end by repetition; with best moves, 50 %.
 """

@@ -104,7 +104,7 @@ TABLE: Final = {
     ],
     "grpo/policy/distribution.py": [
         ("grpo/policy/distribution", "precision", "logits_BA.float()", "logits_BA"),
-        ("grpo/policy/distribution", "returns", "[move in back for move in legal]", "True"),
+        ("grpo/policy/distribution", "returns", "[move in repeating for move in legal]", "True"),
     ],
     "grpo/train/control.py": [
         ("grpo/train/control", "warms_up", "(steps_done + 1) / max(", "steps_done / max("),

@@ -14,7 +14,7 @@ def test_a_body_reads_the_settings_that_its_step_declares_and_no_others() -> Non
     shown = declared(Settings(), ("seed", "boards.depth", "evaluation"))
     assert (shown.seed, shown.boards.depth, shown.evaluation) == (0, 5, Settings().evaluation)
     for read in (lambda: shown.boards.num_train, lambda: shown.grpo, lambda: shown.grpo.states_per_step):
-        with pytest.raises(UndeclaredSettingError, match=r"which its declaration \(Step\.reads\) lacks"):
+        with pytest.raises(UndeclaredSettingError, match=r"which Step\.reads does not declare"):
             read()
 
 
