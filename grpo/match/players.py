@@ -59,12 +59,11 @@ class SamplingPlayer:
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         uniforms = torch.tensor([self._streams.of(game).random() for game in games], dtype=torch.float64)
-        return _policy_moves(
-            self._policy,
-            boards,
-            temperature=self._temperature,
-            pick=lambda distribution, rows: distribution.sample_at(uniforms[rows, None])[:, 0],
-        )
+
+        def pick(distribution: MoveDistribution, rows: slice) -> Tensor:
+            return distribution.sample_at(uniforms[rows, None])[:, 0]
+
+        return _policy_moves(self._policy, boards, temperature=self._temperature, pick=pick)
 
 
 class RandomPlayer:

@@ -48,11 +48,8 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
     """Return a player's maximum-likelihood rating (model of `fit_ratings`) from pair scores against opponents with ratings in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
-    return Rating(
-        elo=float(fitted[0]) * ELO_PER_NAT,
-        standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT,
-        weights=tuple(float(share) for share in information / information.sum()),
-    )
+    weights = tuple(float(share) for share in information / information.sum())
+    return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)
 
 
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:

@@ -90,13 +90,8 @@ def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
 
 
 def decide_without_candidate(reason: str) -> Decision:
-    return Decision(
-        candidate_step=None,
-        verdict=Verdict.NO_IMPROVEMENT,
-        promoted=False,
-        replaces_previous=False,
-        sentence=f"No checkpoint could play, so none was shown to beat the pretrained policy: {reason}.",
-    )
+    sentence = f"No checkpoint could play, so none was shown to beat the pretrained policy: {reason}."
+    return Decision(candidate_step=None, verdict=Verdict.NO_IMPROVEMENT, promoted=False, replaces_previous=False, sentence=sentence)
 
 
 def decide(
