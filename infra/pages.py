@@ -17,16 +17,17 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 PRINTED: Final = "Printed by `python -m infra.pages`."
 _CONFIGURATION: Final = f"""# Configuration
 
-{PRINTED} Settings are TOML and name only what differs from a preset: one of `grpo/settings/presets`
-(`laptop`, the defaults below, if none is named), or another settings file (`preset = "smoke"`).
-`make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. The classes in
-`grpo/settings` have ranges and full meanings; a few defaults differ for [language
-models](language.md). Facts of the machine are [environment variables](commands.md#variables).
+{PRINTED} A settings file is TOML and names only what differs from its
+preset. `preset = "smoke"` names a file of `grpo/settings/presets`, or another settings file; without
+it the preset is `laptop`, the defaults below. `make run CONFIG=my.toml` or
+`make run CONFIG=smoke SET="seed=7"` reads it. The classes in `grpo/settings` have ranges and full
+meanings. [Language models](language.md#defaults) have other defaults. Facts of the machine are
+[environment variables](commands.md#variables).
 """
 _METRICS: Final = f"""# Metrics
 
-{PRINTED} A row is also of the same metric by phase, term, pair of terms or task (`grpo/entropy/endgame`),
-and of the ends of its interval (`_low`, `_high`).
+{PRINTED} A row also stands for the same metric by phase, term, pair of
+terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`).
 """
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
@@ -80,7 +81,7 @@ def pages() -> dict[str, str]:
     """Return page name -> text."""
     families: dict[str, tuple[str, str]] = {}
     for name, (unit, meaning) in METRICS.items():
-        families.setdefault(family(name), (unit, re.split(r"[;:] ", _sentence(meaning))[0]))
+        families.setdefault(family(name), (unit, _brief(meaning)))
     messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
     start = messages.index("finding | means | advice")  # The page ends with the table.
     aws = (DOCS / _AWS).read_text(encoding="utf-8")
@@ -103,6 +104,12 @@ def _table(header: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 def _sentence(text: str) -> str:
     return re.split(r"(?<=\.) ", " ".join(text.split()))[0]
+
+
+def _brief(meaning: str) -> str:
+    """Return the first clause of a meaning; a clause of up to three words only says what the next is about."""
+    clause, *_ = re.split(r"[;:] ", sentence := _sentence(meaning))
+    return clause if len(clause.split()) > 3 else sentence
 
 
 def _value(default: Any) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from page_code import blocks
 
 from grpo.diagnosis.checks import CHECKS
 from grpo.metrics.table import EVENTS, METRICS
@@ -155,10 +156,11 @@ def test_every_setting_that_a_page_names_with_its_section_is_one_and_so_is_every
 FOREIGN = {
     *("MinVCPUBatch", "DesiredVCPUBatch", "EnableSagemaker", "EnableUI", "APIBasicAuth", "ApiKeyId", "metaflow-cfn-template.yml"),
     *("m7i.xlarge", "g6.xlarge", "statusReason", "HF_TOKEN", "python_function", "requirements.txt"),
+    *("num_generations", "per_device_train_batch_size", "epsilon_high"),
     *("champion.sh", "config.yml", "config.yml.default", "chess_grpo.changed.FIELD"),
 }
-"""Names of AWS, the hub and MLflow, files of users and of lichess-bot, and a pattern."""
-GONE = {f"benchmarks/{name}.py" for name in ("grpo_parts", "matches", "questions", "recovery")}
+"""Names of AWS, the hub, MLflow and TRL, files of users and of lichess-bot, and a pattern."""
+GONE = {"benchmarks/headline.py"}
 """Scripts that pages name with the commit that has them."""
 
 
@@ -173,6 +175,17 @@ def test_every_file_function_and_section_that_a_page_names_is_there(page: Path) 
         return not is_name or all(re.search(rf"\b{word}\b", source()) for word in re.findall(r"\w+", span))
 
     assert [span for span in code_spans(page) if not (span in FOREIGN | GONE or is_there(span))] == []
+
+
+def test_the_picture_of_the_datas_way_names_types_files_and_modules_that_are_there() -> None:
+    [picture] = blocks("design.md", "mermaid")
+    types = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+", picture)) - {"MultiPV"}
+    files = set(re.findall(r"\b\w+\.(?:parquet|safetensors|json|pgn)\b", picture))
+    modules = set(re.findall(r"\b[a-z_]+/[a-z_]+\b", picture)) - {"checkpoints/step"}
+    assert min(map(len, (types, files, modules))) >= 3
+    assert [name for name in types if f"class {name}" not in source()] == []
+    assert [name for name in files if name not in source()] == []
+    assert [name for name in modules if not (ROOT / "grpo" / f"{name}.py").exists()] == []
 
 
 @cache

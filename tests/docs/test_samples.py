@@ -5,8 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from grpo.match.selection import Selection
 from grpo.metrics.table import METRICS
 from steps.pages.results import Results
@@ -23,10 +21,14 @@ def sample(page: str, begins: str) -> str:
     return str(text)
 
 
-@pytest.mark.parametrize(("page", "run"), [("README", "smoke"), ("tutorial", "smoke")])
-def test_the_verdict_that_a_page_shows_is_printed_by_the_code(page: str, run: str) -> None:
-    results = Results.model_construct(decision=Selection.model_validate(VERDICTS[run]), origin=None)
-    assert sample(page, "Verdict: ").splitlines() == verdict_lines(results)
+def test_the_verdict_that_readme_shows_is_printed_by_the_code_and_the_tutorial_explains_its_numbers() -> None:
+    results = Results.model_construct(decision=Selection.model_validate(VERDICTS["smoke"]), origin=None)
+    shown = sample("README", "Verdict: ")
+    assert shown.splitlines() == verdict_lines(results)
+    explained = PAGES["tutorial"].read_text().partition("\n## 2. ")[2].partition("\n## ")[0]
+    intervals = re.findall(r"`(\[.*?\])`", explained)
+    assert intervals
+    assert all(interval in shown for interval in intervals)
 
 
 def fixed_words(line: str) -> set[str]:
@@ -49,9 +51,9 @@ def test_the_words_of_the_tutorials_log_are_in_the_code() -> None:
 
 def test_the_numbers_of_readme_are_those_of_the_results_page() -> None:
     readme, results = PAGES["README"].read_text(), (ROOT / "docs" / "results.md").read_text()
-    rows = [line.split(" | ") for line in results.partition("\n## The default run on seeds 31")[0].splitlines() if line.startswith("| ")]
-    [(own, ladder)] = [(row[1], row[2]) for row in rows if row[0] == "| mean"]
-    said = readme.partition("\n## Result\n")[2].partition("\n## ")[0]
-    gain, _, interval = ladder.strip("*").partition(" ")
-    assert f"**on the ladder of Stockfish opponents the candidate stands {gain} Elo {interval}" in " ".join(said.split())
-    assert f"In games against that start the candidate gains {own}." in " ".join(said.split())
+    rows = {cells[0]: cells[1] for line in results.splitlines() if len(cells := line.strip("| ").split(" | ")) == 3}
+    [own] = re.findall(r"^mean (\+\d+) Elo", rows["default run: games against its own start"])
+    [(gain, interval)] = re.findall(r"\*\*(\+\d+) Elo (\[.*?\])\*\*", rows["default run: ladder gain"])
+    said = " ".join(readme.partition("\n## Result\n")[2].partition("\n## ")[0].split())
+    assert f"{gain} Elo {interval}" in said
+    assert f"{own} Elo" in said

@@ -1,7 +1,7 @@
 """Made histories of runs, healthy and sick, written as TRL, verl, Stable-Baselines3 and a plain table; nothing here imports the diagnosis.
 
 Lengths (40 to 1,000 rows), levels, noise, its correlation from row to row, and moments are drawn. Thresholds were chosen on CHOOSING, and
-are reported on REPORTING. `python tests/proofs/made_histories.py` prints the table of `docs/troubleshooting.md`.
+are reported on REPORTING. `python tests/proofs/made_histories.py` prints the table; `docs/troubleshooting.md` sums it up.
 """
 
 import json
@@ -424,7 +424,7 @@ def rows_needed(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the table of the page."""
+    """Return the table that the page sums up."""
     lines = [
         "kind of run | finding | rows needed | found, 40 to 199 rows | found, 200 and more | by its name",
         "--- | --- | --- | --- | --- | ---",
