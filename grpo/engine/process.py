@@ -95,10 +95,10 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def take_until(self, word: bytes) -> bytes | None:
         """Remove and return output through the first complete line that begins with `word`; None without such a line."""
-        at = self._buffer.find(b"\n" + word, self._scanned)
-        end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
+        start = self._buffer.find(b"\n" + word, self._scanned)
+        end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1
         if end < 0:
-            self._scanned = at if at >= 0 else max(0, len(self._buffer) - len(word))
+            self._scanned = start if start >= 0 else max(0, len(self._buffer) - len(word))
             return None
         taken = bytes(self._buffer[1 : end + 1])
         del self._buffer[:end]
@@ -153,8 +153,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # An incomplete line may belong to the protocol.
         written = (output + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
         lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
-        words = " / ".join([line for line in lines if line][-num_lines:])
-        return f"; it wrote: {words}" if words else ""
+        quoted = " / ".join([line for line in lines if line][-num_lines:])
+        return f"; it wrote: {quoted}" if quoted else ""
 
     def is_alive(self) -> bool:
         # Not `poll`: an unreaped process keeps its id, which `kill` needs.
