@@ -16,7 +16,7 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0  # The same for a searching engine. Healthy ones answer in milliseconds, so results do not depend on it.
+SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; healthy ones answer in milliseconds.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
