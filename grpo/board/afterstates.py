@@ -177,8 +177,8 @@ def _codes(planes: Tensor) -> Tensor:
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
     """Return codes [3, M] of single squares."""
-    at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
-    return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
+    index, bits = rows * 8 + (squares >> 3), (squares & 7) << 3
+    return torch.stack([(part.index_select(0, index) >> bits) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:

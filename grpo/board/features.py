@@ -109,8 +109,8 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]
     clock = (after.features[:, -1:] * MAX_HALFMOVE_CLOCK).round().long()
     repeats = repeats_BA[rows, columns][:, None]
-    whole = _WHOLE + 1 + torch.arange(NUM_FEATURES - 1, device=rows.device).expand(len(rows), -1)
-    of_move = torch.cat([torch.full_like(clock, _BOARD), whole, _CLOCK + clock, torch.full_like(clock, REPETITION + 1)], 1)
+    after_codes = _WHOLE + 1 + torch.arange(NUM_FEATURES - 1, device=rows.device).expand(len(rows), -1)
+    of_move = torch.cat([torch.full_like(clock, _BOARD), after_codes, _CLOCK + clock, torch.full_like(clock, REPETITION + 1)], 1)
     has = torch.cat([always, after.features[:, :-1] > 0, clock > 0, repeats], 1)
     old, new, squares = after.before, after.after, after.squares
     changes = torch.stack([-1 - _control(old), 1 + _control(new), -1 - _piece(old[0], squares), 1 + _piece(new[0], squares)], 1)

@@ -102,9 +102,9 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return a line's board, or reason and detail of its rejection."""
     # `bytes.split` separates at ASCII white space only; Latin-1 decodes any byte (an id may be other text than ASCII).
-    *position, rest = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
-    numbers = _CLOCKS.match(rest)
-    clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(rest))
+    *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
+    numbers = _CLOCKS.match(operations)
+    clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))
     try:
         board = standard_board(f"{' '.join(position)} {clocks['hmvc']} {clocks['fmvn']}")
     except ValueError as error:

@@ -54,14 +54,14 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
-        rest = io.StringIO(text)  # Several games if blank lines separate tags from moves.
+        games = io.StringIO(text)  # Several games if blank lines separate tags from moves.
         while True:
-            begin = rest.tell()
+            begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
             try:
-                if chess.pgn.read_game(rest, Visitor=visitor.result) is None:
+                if chess.pgn.read_game(games, Visitor=visitor.result) is None:
                     break
-                result = visitor.game(text[begin : rest.tell()])
+                result = visitor.game(text[begin : games.tell()])
             except IndexError as error:  # python-chess 1.11 raises IndexError on some damaged games.
                 result = visitor.rejected(Reason.ILLEGAL_MOVE, str(error))
             if is_mine(number):

@@ -99,10 +99,10 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     offset = 0
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # One character a byte.
         while line := text.readline(MAX_LINE + 1):
-            start, offset, rest = offset, offset + len(line), line
-            while rest and rest[-1] not in "\r\n":
-                rest = text.readline(MAX_LINE)
-                offset += len(rest)
+            start, offset, piece = offset, offset + len(line), line
+            while piece and piece[-1] not in "\r\n":
+                piece = text.readline(MAX_LINE)
+                offset += len(piece)
             yield start, line.encode("latin-1")
 
 

@@ -40,7 +40,7 @@ class Position:
     offset: int  # As in `games.Game`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None
+    date: str | None = None  # `YYYY.MM.DD`, as in `games.Game`.
 
 
 def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:

@@ -42,7 +42,7 @@ class Query:
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known: parsing the FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Returns a second search, with the hash of the first, from the first answer; the second answer counts."""
+    """Returns a second search from the first answer. The hash is kept, and only the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:

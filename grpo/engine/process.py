@@ -16,7 +16,7 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0  # The same for a searching engine. Healthy ones answer in milliseconds, so results do not depend on it.
+SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; healthy ones answer in milliseconds.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
@@ -95,10 +95,10 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def take_until(self, word: bytes) -> bytes | None:
         """Remove and return output through the first complete line that begins with `word`; None without such a line."""
-        at = self._buffer.find(b"\n" + word, self._scanned)
-        end = self._buffer.find(b"\n", at + 1) if at >= 0 else -1
+        start = self._buffer.find(b"\n" + word, self._scanned)
+        end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1
         if end < 0:
-            self._scanned = at if at >= 0 else max(0, len(self._buffer) - len(word))
+            self._scanned = start if start >= 0 else max(0, len(self._buffer) - len(word))
             return None
         taken = bytes(self._buffer[1 : end + 1])
         del self._buffer[:end]
@@ -153,8 +153,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # An incomplete line may belong to the protocol.
         written = (output + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
         lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
-        words = " / ".join([line for line in lines if line][-num_lines:])
-        return f"; it wrote: {words}" if words else ""
+        quoted = " / ".join([line for line in lines if line][-num_lines:])
+        return f"; it wrote: {quoted}" if quoted else ""
 
     def is_alive(self) -> bool:
         # Not `poll`: an unreaped process keeps its id, which `kill` needs.
