@@ -1,4 +1,4 @@
-# Targets for users and developers; plain `make` lists them. Those that need packages install them first.
+# Targets for users and developers; `make` alone lists them. A target that needs packages installs them first.
 VENV ?= .venv
 PYTHON ?=
 PY := $(VENV)/bin/python
@@ -10,14 +10,14 @@ export PYTHON CONFIG SET
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check soak prove gpu-check ui lock setup setup-run clean checks flows units steps proofs
-# `make run smoke`: the words after `run` are not targets but a mistake, told before anything is installed or started.
+# `make run smoke` is a mistake, which is reported before anything is installed or started.
 ifeq ($(firstword $(MAKECMDGOALS)),run)
 ifneq ($(wordlist 2,2,$(MAKECMDGOALS)),)
 $(error settings have a name: make run CONFIG=$(wordlist 2,2,$(MAKECMDGOALS)))
 endif
 endif
 
-# A new line before each `key =`: SET may have blanks around the sign and within values.
+# Puts each `key =` of SET on a line of its own; SET may have blanks around the sign and within values.
 SETTINGS = 'import json, os, re; print("preset =", json.dumps(os.environ["CONFIG"])); \
 print(re.sub(r"\s+(?=[\w.]+\s*=)", "\n", os.environ["SET"].strip()))'
 
@@ -25,25 +25,25 @@ help:
 	@grep -E '^[a-z-]+:.*  ## ' Makefile | sed -E 's/^([a-z-]+):.*  ## /  make \1\t/' | expand -t 14
 	@echo; echo '  chess-grpo --help lists the commands for runs and policies, docs/tutorial.md begins.'
 
-run: setup-run  ## The whole pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
+run: setup-run  ## Run the pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$($(PY) -c $(SETTINGS))" run $(ARGS)
 
-test: setup  ## All checks and tests.
+test: setup  ## Run all checks and tests.
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync checks flows units steps
 
-check: setup checks  ## Lint, types, import contracts.
+check: setup checks  ## Check lint, types and import contracts.
 
-soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the table is in build/soak.md. A short part is in `test`.
+soak: setup  ## Inject hundreds of faults, one or two hours on 2 cores; table in build/soak.md. `test` has a short part.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
 
-prove: setup  ## Slow tests and hundreds of injected faults: hours on 2 cores; the faults' table is in build/soak.md.
+prove: setup  ## Run slow tests and `soak`, hours on 2 cores; table of the faults in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'
 
-gpu-check: setup-run  ## On a machine with a GPU: a smoke run, then speeds of preset gpu and differences from the CPU.
+gpu-check: setup-run  ## Check a GPU: a smoke run, then the speeds of preset gpu and differences from the CPU.
 	@$(MAKE) --no-print-directory run CONFIG=smoke
 	$(PY) benchmarks/gpu_check.py
 
-ui: setup-run  ## Start the MLflow UI on the tracking store of this home. PORT=5001
+ui: setup-run  ## Start the MLflow UI on this home's tracking store. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)
 
 lock: setup  ## Update the three lock files from pyproject.toml.
@@ -55,7 +55,7 @@ setup-run:
 setup:
 	@infra/install.sh $(VENV) --dev
 
-clean:  ## Delete the environment; runs and outputs stay.
+clean:  ## Delete the virtual environment; runs and outputs stay.
 	rm -rf $(VENV)
 
 checks:
@@ -64,8 +64,8 @@ checks:
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-# Tests in several processes at the same time: whole flows wait for their tasks to start, engine tests for deadlines, and Metaflow, once imported,
-# breaks late imports of other tests.
+# Tests run in several processes at the same time, because flows wait for starting tasks and engine tests for deadlines. Flows have their own
+# process: Metaflow, once imported, breaks late imports of other tests.
 PYTEST = $(PY) -m pytest $(MARKED)
 
 flows:

@@ -29,14 +29,14 @@ _CPU = torch.device("cpu")
 
 def seconds(action: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Return the median seconds of an action, after one warm-up, until the device has finished."""
-    found = []
+    times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
         action()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found[1:])
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
 
 
 def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns: Tensor) -> tuple[Tensor, Tensor]:
@@ -66,13 +66,13 @@ def main() -> None:
     parser.add_argument("--boards", type=int, default=16_384)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--matmul", type=int, default=8_192, help="rows of the square matrices")
-    given = parser.parse_args()
-    settings = read_settings(f'preset = "{given.preset}"\ngrpo.critical_entropy = 0.0')
+    options = parser.parse_args()
+    settings = read_settings(f'preset = "{options.preset}"\ngrpo.critical_entropy = 0.0')
     machine = Machine.here()
     device = torch_device(machine)
     precision = PRECISIONS[settings.grpo.precision]
     print(f"{torch.cuda.get_device_name(device) if device.type == 'cuda' else 'CPU'}, torch {torch.__version__}, {os.cpu_count()} cores")
-    boards = random_boards(given.boards)
+    boards = random_boards(options.boards)
     arrays, labeled = arrays_of(boards, machine.stockfish)
     print(f"engine: {labeled:,.0f} boards labeled/s, {labeled / (os.cpu_count() or 1):,.0f} a core")
 
@@ -81,20 +81,20 @@ def main() -> None:
     policy = new_policy(settings.policy, seed=0, device=device).at_precision(precision)
     with FlopCounterMode(display=False) as counter:
         imitation_gradients(policy, positions, columns)
-    used = seconds(lambda: imitation_gradients(policy, positions, columns), device, 10)
-    peak = matmul_flops(device, given.matmul, precision)
-    share = counter.get_total_flops() / used / peak
-    print(f"imitation, {settings.grpo.precision}: {len(positions) / used:,.0f} boards/s")
+    duration = seconds(lambda: imitation_gradients(policy, positions, columns), device, 10)
+    peak = matmul_flops(device, options.matmul, precision)
+    share = counter.get_total_flops() / duration / peak
+    print(f"imitation, {settings.grpo.precision}: {len(positions) / duration:,.0f} boards/s")
     print(f"  {share:.1%} of the {peak / 1e12:,.1f} TFLOP/s of a matrix product")
 
     wanted, gradient = imitation_gradients(new_policy(settings.policy, seed=0, device=_CPU), positions, columns)
     for name, kind in PRECISIONS.items():
-        loss, found = imitation_gradients(new_policy(settings.policy, seed=0, device=device).at_precision(kind), positions, columns)
-        distance = (found.cpu() - gradient).norm() / gradient.norm()
+        loss, gradients = imitation_gradients(new_policy(settings.policy, seed=0, device=device).at_precision(kind), positions, columns)
+        distance = (gradients.cpu() - gradient).norm() / gradient.norm()
         print(f"{name} beside the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} of their norm away")
 
     dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0)
-    print(f"GRPO, {given.steps} steps: {grpo_speed(settings, policy, dataset, given.steps):,.0f} states/s")
+    print(f"GRPO, {options.steps} steps: {grpo_speed(settings, policy, dataset, options.steps):,.0f} states/s")
 
 
 if __name__ == "__main__":

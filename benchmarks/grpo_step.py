@@ -149,7 +149,7 @@ def main() -> None:
             shares.append(parts)
             policy = new_policy(PolicyConfig(), seed=0, device=_CPU)
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
-            for name, found in (
+            for name, speeds_of_way in (
                 ("ours, tables at hand", speed),
                 # Each state's table is made and used in one step only.
                 ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
@@ -162,15 +162,15 @@ def main() -> None:
                     for depth in depths
                 ),
             ):
-                speeds.setdefault(name, []).append(found)
+                speeds.setdefault(name, []).append(speeds_of_way)
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
-    for name, found in speeds.items():
-        line = f"  {name:38}{statistics.median(found):9,.0f}"
+    for name, speeds_of_way in speeds.items():
+        line = f"  {name:38}{statistics.median(speeds_of_way):9,.0f}"
         for kind in ("tables at hand", "tables made for one use"):
-            ratios = [mine / other for mine, other in zip(speeds[f"ours, {kind}"], found, strict=True)]
+            ratios = [mine / other for mine, other in zip(speeds[f"ours, {kind}"], speeds_of_way, strict=True)]
             line += f"   {kind}: {statistics.median(ratios):.1f} [{min(ratios):.1f}, {max(ratios):.1f}]"
         print(line)
-    parts = {part: statistics.median(each[part] for each in shares) for part in shares[0]}
+    parts = {part: statistics.median(share[part] for share in shares) for part in shares[0]}
     print("\nWhere a step's time goes: " + ", ".join(f"{part} {used:.1%}" for part, used in parts.items()))
 
 

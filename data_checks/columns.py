@@ -41,21 +41,19 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for batch in boards.to_batches(max_chunksize=1_024)
         for row in batch.to_pylist()
     ]
-    named = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    return _by_column(rows, _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)) | named
-
-
-def _by_column(rows: Sequence[Row], names: Row) -> Columns:
-    return {name: [row[name] for row in rows] for name in names}
+    copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
+    # A row of None has the names of all columns, also for an empty table; so every expression of `_board_row` must accept None.
+    names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
+    return {name: [row[name] for row in rows] for name in names} | copied
 
 
 def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
     board = None if row["fen"] is None else _board(row["fen"])
     legal = None if board is None else [ACTION_UCI[board.turn][index] for index in legal_action_ids(board)]
     values, scores = _values(row, legal), _scores(row, legal)
-    of_label = None if values is None or row["label"] not in row["moves"] else values[row["moves"].index(row["label"])]
+    label_value = None if values is None or row["label"] not in row["moves"] else values[row["moves"].index(row["label"])]
     mean = math.fsum(values) / len(values) if values else 0.0
-    is_played = row["label_from"] == "game" and of_label is not None
+    is_played = row["label_from"] == "game" and label_value is not None
     return {
         WHERE: str(row["fen"]),
         "missing": _num_missing(row, BOARD_SCHEMA),
@@ -77,8 +75,8 @@ def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
         **_range("strong", row["strong_values"]),
         "is_flat": None if values is None else float(min(values) == max(values)),
         "label_faults": None if legal is None else int(row["label"] not in legal),
-        "label_loss": max(values) - of_label if values and of_label is not None and row["label_from"] == "engine" else None,
-        "label_gain": of_label - mean if of_label is not None and is_played else None,
+        "label_loss": max(values) - label_value if values and label_value is not None and row["label_from"] == "engine" else None,
+        "label_gain": label_value - mean if label_value is not None and is_played else None,
         "label_variance": math.fsum((value - mean) ** 2 for value in values) / len(values) if values and is_played else None,
         "unplayed_labels": _unplayed(row, game),
     }
@@ -107,7 +105,7 @@ def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float 
 
 
 def _values(row: Row, legal: list[str] | None) -> list[float] | None:
-    """Return the values if each legal move has one in [0, 1]; else None."""
+    """Return the values if each legal move has one in [0, 1]."""
     values: list[float] | None = row["values"]
     if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
         return None
@@ -115,13 +113,13 @@ def _values(row: Row, legal: list[str] | None) -> list[float] | None:
 
 
 def _score_faults(row: Row, num_moves: int) -> int:
-    """Return the number of moves without exactly one of centipawns and mate distance."""
+    """Count moves without exactly one of centipawns and mate distance."""
     pairs = list(zip(row["centipawns"] or (), row["mate_in"] or (), strict=False))
     return abs(num_moves - len(pairs)) + sum((centipawns is None) == (mate_in is None) for centipawns, mate_in in pairs)
 
 
 def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
-    """Return the engine's scores if each legal move has one; else None."""
+    """Return the scores if each legal move has one."""
     if legal is None or row["moves"] != legal or _score_faults(row, len(legal)):
         return None
     return [
@@ -131,12 +129,12 @@ def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
 
 
 def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
-    """Return the largest difference between a value and the value computed from its score."""
+    """Return the largest difference between a value and its score's value."""
     return max((abs(value - value_of(score)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Return the number of moves whose score is mate in 1 but which do not mate."""
+    """Count moves with the score mate in 1 that do not mate."""
     num_false = 0
     for move, score in zip(moves, scores, strict=True):
         if score.is_mate and score.value == 1:
@@ -147,7 +145,7 @@ def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Return the number of moves that draw by rule but whose score is not 0."""
+    """Count moves that draw by rule with another score than 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 
@@ -165,8 +163,9 @@ def game_columns(games: pa.Table, boards: pa.Table, config: BoardsConfig) -> Col
         phases_of.setdefault(game_id, Counter())[phase] += 1
     fractions = split_fractions(config)
     rows = [_game_row(row, phases_of.get(row["game_id"], Counter()), fractions) for row in games.to_pylist()]
-    named = {name: games[name].to_pylist() for name in ("game_id", "white_rating", "black_rating")}
-    return _by_column(rows, _game_row(dict.fromkeys(GAME_SCHEMA.names), Counter(), fractions)) | named
+    copied = {name: games[name].to_pylist() for name in ("game_id", "white_rating", "black_rating")}
+    names = _game_row(dict.fromkeys(GAME_SCHEMA.names), Counter(), fractions)
+    return {name: [row[name] for row in rows] for name in names} | copied
 
 
 def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) -> dict[str, Any]:
@@ -185,6 +184,6 @@ def _ply_faults(row: Row) -> int | None:
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None
-    is_whole = len(moves) == len(keys) == num_plies and None not in moves and None not in keys
-    is_rising = all(one < other for one, other in pairwise(labels))
-    return int(not (is_whole and is_rising and set(labels) <= set(range(num_plies))))
+    is_complete = len(moves) == len(keys) == num_plies and None not in moves and None not in keys
+    is_rising = all(ply < next_ply for ply, next_ply in pairwise(labels))
+    return int(not (is_complete and is_rising and set(labels) <= set(range(num_plies))))

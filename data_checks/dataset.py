@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 TOLERANCE: Final = 1e-6
-"""Largest error of a value from rounding; values are float32, with a precision of 6e-8 below 1."""
+"""Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value, and so zero advantage. In engine games 0.5 % are dead draws."""
+"""Largest fraction of boards whose moves all have the same value; in engine games 0.5 % (dead draws)."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
 """Fewest played labels that show a difference between weak players and random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
-_OTHER_CODE: Final = "the boards were made by another version of the code or changed by hand; make them again from an empty store"
+_OTHER_CODE: Final = "the boards come from another version of the code, or were changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
 _SOURCE: Final = "a source was misread or holds broken positions; look at the game that the row's source and offset name"
-_JOIN: Final = "parts of the boards were put together without dropping what they share; join them again"
-_CELLS: Final = "a part of the boards is missing, doubled, or made with other settings; make the boards again with these settings"
+_JOIN: Final = "parts of the boards were joined with their common positions or games; join them again"
+_CELLS: Final = "a part of the boards is missing, occurs twice, or has other settings; make the boards again with these settings"
 
 
 def check_dataset_tables(
@@ -46,8 +46,8 @@ def check_dataset_tables(
         boards: Table with `BOARD_SCHEMA`.
         games: Table with `GAME_SCHEMA`.
         facts: Report of the step `join_boards`.
-        config: The dataset's settings.
-        data_docs: Folder for Great Expectations' Data Docs; None writes none.
+        config: Settings of the dataset.
+        data_docs: Folder for Great Expectations' Data Docs, or None.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
@@ -68,7 +68,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Return column -> the expectation that all its numbers are in [low, high]. The defaults fit columns that count faults."""
+    """Return column -> the expectation that its numbers are in [low, high]; faults must be 0."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -83,18 +83,18 @@ def _unique(column: str) -> "dict[str, Expectation]":
 def _game_checks(config: BoardsConfig) -> list[Check]:
     most = config.max_per_game_and_phase
     return [
-        Check("game_complete", "Every column of a game that must be filled is filled.", _OTHER_CODE, _between("missing")),
-        Check("game_id_unique", "No game is there twice, so that none is in two splits.", _JOIN, _unique("game_id")),
-        Check("moves_complete", "A game has a move and a key for each ply, and labels at its plies.", _OTHER_CODE, _between("ply_faults")),
+        Check("game_complete", "Every required column of a game is filled.", _OTHER_CODE, _between("missing")),
+        Check("game_id_unique", "No game occurs twice, so no game is in two splits.", _JOIN, _unique("game_id")),
+        Check("moves_complete", "A game has a move and a key for each ply; labels are at its plies.", _OTHER_CODE, _between("ply_faults")),
         Check(
             "ratings_possible",
-            f"A rating is unknown or within 1 and {MAX_RATING:,}.",
+            f"A rating is unknown, or between 1 and {MAX_RATING:,}.",
             _SOURCE,
             _between("white_rating", "black_rating", low=1, high=MAX_RATING),
         ),
         Check("game_has_boards", "Every game has boards.", _JOIN, _between("num_boards", low=1, high=None)),
         Check("boards_per_phase", f"At most {most} boards of a phase come from one game.", _CELLS, _between("most_of_a_phase", high=most)),
-        Check("split_as_drawn", "A game is in the split that a hash of its id gives it.", _CELLS, _between("split_faults")),
+        Check("split_as_drawn", "The hash of a game's id gives the game's split.", _CELLS, _between("split_faults")),
     ]
 
 
@@ -108,19 +108,19 @@ def _board_checks(wanted: Mapping[QuotaCell, int]) -> list[Check]:
         counts[f"{split}/{phase}, {count:,} wanted"] = ExpectTableRowCountToEqual(value=count, row_condition=condition)
     return [
         Check("phases_balanced", "Each split has exactly as many boards of each phase as the settings ask for.", _CELLS, counts),
-        Check("nothing_missing", "Every column that must be filled is filled.", _OTHER_CODE, _between("missing")),
+        Check("nothing_missing", "Every required column is filled.", _OTHER_CODE, _between("missing")),
         Check("fen_legal", "Every FEN has all six fields and can occur in a game.", _SOURCE, _between("fen_faults")),
-        Check("phase_as_stated", "The stated phase is the one that the phase rule gives the board.", _OTHER_CODE, _between("phase_faults")),
-        Check("key_as_computed", "The key is the board's own.", _OTHER_CODE, _between("key_faults")),
-        Check("moves_legal", "The moves are exactly the legal ones, in rising order of action id.", _ENGINE, _between("move_faults")),
+        Check("phase_as_stated", "The stated phase is the phase rule's for the board.", _OTHER_CODE, _between("phase_faults")),
+        Check("key_as_computed", "The stored key is the key of the FEN.", _OTHER_CODE, _between("key_faults")),
+        Check("moves_legal", "The moves are exactly the legal moves, in rising order of action id.", _ENGINE, _between("move_faults")),
         Check(
             "board_has_game",
-            "The game of every board is in the table of games.",
+            "The game table has every board's game.",
             _JOIN,
             {"num_plies": ExpectColumnValuesToNotBeNull(column="num_plies")},
         ),
-        Check("ply_in_game", "A board stands before one of its game's plies; a listed position at 0.", _SOURCE, _between("ply_faults")),
-        Check("key_unique", "No position occurs twice, in one split or in two, colors swapped or not.", _JOIN, _unique("key")),
+        Check("ply_in_game", "A board is before one of its game's plies, a listed position at ply 0.", _SOURCE, _between("ply_faults")),
+        Check("key_unique", "No position occurs twice, in one split or in two, also with swapped colors.", _JOIN, _unique("key")),
         Check("game_in_one_split", "All boards of one game are in one split.", _JOIN, _between("game_splits", low=1, high=1)),
     ]
 
@@ -131,16 +131,16 @@ def _value_checks() -> list[Check]:
     return [
         Check("values_complete", "There is one value for each legal move.", _ENGINE, _between("values_lost")),
         Check("values_in_range", "Every value is in [0, 1].", _ENGINE, _between("lowest_value", "highest_value", high=1)),
-        Check("one_score_a_move", "Each move has centipawns or a distance to mate, and never both.", _ENGINE, _between("score_faults")),
+        Check("one_score_a_move", "Each move has either centipawns or a mate distance.", _ENGINE, _between("score_faults")),
         Check(
             "values_as_scores",
-            f"The values are what the settings make of the scores beside them, to {TOLERANCE:g}.",
+            f"The values follow from the scores within {TOLERANCE:g}.",
             _CELLS,
             _between("value_error", high=TOLERANCE),
         ),
-        Check("mates_are_mates", "A move that is said to mate at once does.", _ENGINE, _between("false_mates")),
+        Check("mates_are_mates", "A move with the score mate in 1 mates.", _ENGINE, _between("false_mates")),
         Check("draws_are_draws", "A move that draws by rule has the score 0.", _OTHER_CODE, _between("false_draws")),
-        Check("strong_values_on_heldout", "Held-out boards alone have strong values.", _OTHER_CODE, _between("strong_faults")),
+        Check("strong_values_on_heldout", "Only held-out boards have strong values.", _OTHER_CODE, _between("strong_faults")),
         Check(
             "strong_values_in_range",
             "There is one strong value for each legal move, in [0, 1].",
@@ -149,14 +149,14 @@ def _value_checks() -> list[Check]:
         ),
         Check(
             "values_differ",
-            f"On at most {MAX_FLAT_SHARE:.0%} of the boards all moves are worth the same.",
-            "the engine answers everything alike; look at the scores, or choose livelier positions",
+            f"On at most {MAX_FLAT_SHARE:.0%} of the boards all moves have the same value.",
+            "the engine gives all moves the same score; look at the scores, or choose livelier positions",
             {"share of flat boards": ExpectColumnMeanToBeBetween(column="is_flat", max_value=MAX_FLAT_SHARE)},
         ),
         Check(
             "one_engine",
             "All values come from one engine, at one limit.",
-            "parts made with different engines or settings were put together; make all boards again with one of them",
+            "parts from different engines or settings were joined; make all boards again with one of them",
             {name: ExpectColumnUniqueValueCountToBeBetween(column=name, max_value=1) for name in ("engine", "limit")},
         ),
     ]
@@ -166,18 +166,17 @@ def _label_checks(columns: Columns) -> list[Check]:
     from great_expectations.expectations import ExpectColumnMeanToBeBetween
 
     checks = [
-        Check("label_legal", "The label, the move to imitate, is legal.", _SOURCE, _between("label_faults")),
-        Check("engine_label_best", "A label of the engine is a best move.", _OTHER_CODE, _between("label_loss", high=TOLERANCE)),
-        Check("label_as_played", "A label that was played is its game's move at that ply.", _OTHER_CODE, _between("unplayed_labels")),
+        Check("label_legal", "The label (the move to imitate) is legal.", _SOURCE, _between("label_faults")),
+        Check("engine_label_best", "An engine's label is a best move.", _OTHER_CODE, _between("label_loss", high=TOLERANCE)),
+        Check("label_as_played", "A played label is the game's move at the board's ply.", _OTHER_CODE, _between("unplayed_labels")),
     ]
-    variances = [variance for variance in columns["label_variance"] if variance is not None]
-    if variances:
+    if variances := [variance for variance in columns["label_variance"] if variance is not None]:
         checks.append(
             Check(
                 "labels_beat_chance",
-                f"Played moves are worth more than moves drawn at random: over {MIN_BOARDS_FOR_CHANCE} boards or more the mean gain exceeds"
-                f" {_NUM_STANDARD_ERRORS:g} standard errors; over fewer it is not that far below 0.",
-                "labels and boards got mixed up, or values are of the wrong side; or players move at random: there is nothing to imitate",
+                f"Played moves are better than random moves: with {MIN_BOARDS_FOR_CHANCE} boards or more the mean gain exceeds"
+                f" {_NUM_STANDARD_ERRORS:g} standard errors; with fewer it is not that far below 0.",
+                "labels and boards got mixed up, values are the wrong side's, or the players move at random",
                 {"mean gain": ExpectColumnMeanToBeBetween(column="label_gain", min_value=least_gain(variances))},
             )
         )
@@ -187,9 +186,9 @@ def _label_checks(columns: Columns) -> list[Check]:
 def least_gain(variances: list[float]) -> float:
     """Return the smallest mean gain over random moves that played labels must have.
 
-    `variances` has one per board with a played label: the variance of the value over the legal moves. They give the exact variance of the
-    gain of random labels, whose mean is 0. From 300 boards on, random labels exceed 3 standard errors in one of 740 datasets; Stockfish at
-    60 to 960 nodes exceeds them by far. With fewer boards only labels that are clearly worse than random fail (such as the wrong side's).
+    `variances`: per board with a played label, the variance of the value over the legal moves. They give the variance of random labels'
+    gain, whose mean is 0. From 300 boards on, random labels exceed 3 standard errors in one of 740 datasets; Stockfish at 60 to 960 nodes
+    exceeds them by far. With fewer boards only labels that are clearly worse than random fail, such as the wrong side's.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

@@ -69,7 +69,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
     source = context.data_sources.add_pandas("memory")
     reports = {}
     for suite in suites:
-        whole = source.add_dataframe_asset(suite.name).add_batch_definition_whole_dataframe("whole")
+        batch = source.add_dataframe_asset(suite.name).add_batch_definition_whole_dataframe("whole")
         expectations = ExpectationSuite(
             name=suite.name,
             expectations=[
@@ -80,15 +80,15 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
             notes=[f"**{check.name}**: {html.escape(check.meaning)}" for check in suite.checks],
         )
         definition = context.validation_definitions.add(
-            ValidationDefinition(name=suite.name, data=whole, suite=context.suites.add(expectations))
+            ValidationDefinition(name=suite.name, data=batch, suite=context.suites.add(expectations))
         )
         outcome = definition.run(
             batch_parameters={"dataframe": _frame(suite)},
             result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [WHERE]},
         )
         # Great Expectations reorders the expectations.
-        found = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
-        reports[suite.name] = [_result(check, [found[check.name, label] for label in check.expectations]) for check in suite.checks]
+        results = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
+        reports[suite.name] = [_result(check, [results[check.name, label] for label in check.expectations]) for check in suite.checks]
     if data_docs is not None:
         context.build_data_docs(site_names=[_SITE])
         _drop_unused_images(data_docs)
@@ -99,7 +99,8 @@ def _frame(suite: Suite) -> "pd.DataFrame":
     """Return the columns that the checks use. Texts are escaped, because Great Expectations does not escape values in its pages."""
     import pandas as pd
 
-    used = {WHERE, "split", "phase", *(getattr(each, "column", WHERE) for check in suite.checks for each in check.expectations.values())}
+    expectations = [expectation for check in suite.checks for expectation in check.expectations.values()]
+    used = {WHERE, "split", "phase", *(getattr(expectation, "column", WHERE) for expectation in expectations)}
     frame = pd.DataFrame({name: values for name, values in suite.columns.items() if name in used})
     for name, column in frame.items():
         if name in _TEXTS:
@@ -130,17 +131,17 @@ def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> C
     num_checked = num_unexpected = 0
     examples: list[str] = []
     for label, result in zip(check.expectations, results, strict=True):
-        found = result.result
-        if "observed_value" in found:
+        facts = result.result
+        if "observed_value" in facts:
             num_checked += 1
             num_unexpected += not result.success
             if not result.success:
-                value = found["observed_value"]
-                examples.append(f"{label}: nothing found" if value is None else f"{label}: {value:,.6g} found")
-        elif "unexpected_count" in found:
-            num_checked += found["element_count"] - found.get("missing_count", 0)
-            num_unexpected += found["unexpected_count"]
-            listed = found.get("unexpected_index_list") or []
+                value = facts["observed_value"]
+                examples.append(f"{label}: none found" if value is None else f"{label}: {value:,.6g} found")
+        elif "unexpected_count" in facts:
+            num_checked += facts["element_count"] - facts.get("missing_count", 0)
+            num_unexpected += facts["unexpected_count"]
+            listed = facts.get("unexpected_index_list") or []
             examples += [f"{html.unescape(row[WHERE])}: {label} {row[label]}" for row in listed[:MAX_EXAMPLES]]
         else:
             # Great Expectations turned an error of its own into a failed expectation.

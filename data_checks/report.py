@@ -16,7 +16,7 @@ class CheckResult:
     """The usual cause of a failure, and the remedy."""
     is_met: bool
     num_checked: int
-    """Rows, or groups of rows, that could be checked. Another fault of a row may prevent the check."""
+    """Rows or groups that could be checked; another fault of a row may prevent the check."""
     num_unexpected: int
     examples: tuple[str, ...]
     """Up to `MAX_EXAMPLES` violations, each with the row's name and value."""
@@ -29,7 +29,7 @@ class DatasetReport:
 
     @property
     def failed(self) -> list[tuple[str, CheckResult]]:
-        """Suite and result of each check that is not met."""
+        """Suite and result of each failed check."""
         return [(name, result) for name, results in self.suites.items() for result in results if not result.is_met]
 
     @property
@@ -57,6 +57,5 @@ class DatasetReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON. A list keeps the order of the suites."""
         suites = [{"name": name, "results": [asdict(result) for result in results]} for name, results in self.suites.items()]
         return {"is_met": not self.failed, "num_failed": len(self.failed), "num_checks": self.num_checks, "suites": suites}

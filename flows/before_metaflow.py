@@ -22,8 +22,8 @@ if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if fi
         f" run {shlex.join(['.venv/bin/python', *sys.argv])} (in a container: the image lacks the packages, see docs/aws.md)"
     )
 
-from grpo.base.errors import PlainError  # noqa: E402
-from steps.batch.before_launch import prepare  # noqa: E402
+from grpo.base.errors import PlainError
+from steps.batch.before_launch import prepare
 
 try:
     for note in prepare(sys.argv[1:], os.environ):

@@ -18,15 +18,15 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 
-from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step  # noqa: E402
+from metaflow import Config, FlowSpec, Parameter, card, current, package_sources, project, step
 
-import steps  # noqa: E402
-from grpo.base.errors import PlainError  # noqa: E402
-from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings  # noqa: E402
-from steps.batch import deployment  # noqa: E402
-from steps.cards.offline import OfflineCard  # noqa: E402
-from steps.job import task  # noqa: E402
-from steps.run.processes import NO_RETRY, RESUMABLE  # noqa: E402
+import steps
+from grpo.base.errors import PlainError
+from grpo.settings.tree import DEFAULT_PRESET, ConfigError, read_settings, split_settings
+from steps.batch import deployment
+from steps.cards.offline import OfflineCard
+from steps.job import task
+from steps.run.processes import NO_RETRY, RESUMABLE
 
 deployment.name_store()
 

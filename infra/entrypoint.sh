@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The entry point (PID 1) of a container: forwards SIGTERM (spot interruption, or a terminated job) to the task, which saves its progress and ends.
-# Metaflow starts the task below a shell that forwards no signals: as PID 1 it would ignore SIGTERM, as a child it would die at once and end the
-# container. So the shell gets no signal; once the task has ended, it saves the logs and ends too.
-set -um  # -m: the command gets a process group of its own, and receives Ctrl-C.
+# Entry point (PID 1) of a container. It forwards SIGTERM (spot interruption, terminated job) to the task, which saves its progress and ends.
+#
+# Metaflow starts the task below a shell that forwards no signals. As PID 1 the shell would ignore SIGTERM; as a child it would die at once
+# and end the container. So the shell gets no signal: when the task has ended, the shell saves the logs and ends too.
+set -um  # -m: the command gets its own process group and does not ignore SIGINT.
 [ $# -gt 0 ] || set -- bash
 
 forward_signal() {
@@ -12,7 +13,7 @@ forward_signal() {
     local -A tasks=()
     for folder in /proc/[0-9]*; do
         pid=${folder#/proc/}
-        # `python FLOW.py ... step NAME ...`: `step` is a separate argument only in a task's command line, not in that of its shell.
+        # A task is `python FLOW.py ... step NAME ...`; in the shell's command line `step` is part of a longer argument.
         if [ "$pid" != $$ ] && tr '\0' '\n' 2>/dev/null <"$folder/cmdline" | grep --quiet --line-regexp step; then
             tasks[$pid]=yes
         fi
@@ -20,13 +21,13 @@ forward_signal() {
     for pid in "${!tasks[@]}"; do
         parent=""
         while read -r key parent && [ "$key" != PPid: ]; do :; done 2>/dev/null <"/proc/$pid/status"
-        # Processes forked by a task have the same command line; the task ends them itself.
+        # Processes that a task forked have the task's command line; the task ends them itself.
         [ -n "${tasks[${parent:-none}]:-}" ] || { kill -TERM "$pid" 2>/dev/null && has_task=yes; }
     done
-    # No task is running: there is nothing to save, so the command itself gets the signal.
+    # Without a running task nothing must be saved, so the command itself gets the signal.
     [ -n "$has_task" ] || kill -TERM -- "-$!" 2>/dev/null
 }
-trap forward_signal TERM INT  # Before the command starts: PID 1 ignores a signal without a handler.
+trap forward_signal TERM INT  # PID 1 ignores a signal without a handler, so the handler comes before the command.
 "$@" <&0 &
 command=$!
 

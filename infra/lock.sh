@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Update the lock files. requirements.lock: all packages, with those for development; requirements-run.lock: the dependencies of the steps, and so
-# of the images. torch and its own dependencies are only in requirements-torch.lock, which fits every build of torch and so has no hashes.
+# Updates the lock files.
+#   requirements.lock: all packages, including the development tools.
+#   requirements-run.lock: the dependencies of steps and images.
+#   requirements-torch.lock: torch and its own dependencies, which the other two leave out. It fits every build of torch, so it has no hashes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -14,7 +16,7 @@ export_lock --prune torch >"$work/all"
 export_lock --no-dev --prune torch >"$work/run"
 export_lock --no-dev --no-hashes --no-annotate --prune torch | sort >"$work/without-torch"
 export_lock --no-dev --no-hashes --no-annotate | sort | comm -13 "$work/without-torch" - >"$work/torch"
-# Moved at the end, so that after a failure all three are still the old ones.
+# The files are moved at the end: after a failure all three are still the old ones.
 mv "$work/all" requirements.lock
 mv "$work/run" requirements-run.lock
 mv "$work/torch" requirements-torch.lock

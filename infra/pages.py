@@ -48,9 +48,9 @@ _COSTS: Final = " ".join(("machines boards/hour", *(f"{boards:,}" for boards in 
 def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield dotted name, default and first sentence of each setting."""
     for name, field in section.model_fields.items():
-        below = section_of(field.annotation)
-        if below is not None and below is not TaskResources:
-            yield from settings(below, f"{prefix}{name}.")
+        inner = section_of(field.annotation)
+        if inner is not None and inner is not TaskResources:
+            yield from settings(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", _value(field.default), _sentence(field.description or "")
 
@@ -62,14 +62,14 @@ def family(metric: str) -> str:
 
 def costs() -> Iterator[tuple[str, ...]]:
     """Yield the table's rows: time to make the boards by number of machines, time and memory to join the boards, and USD."""
-    made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
+    num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
         slowest = "labels" if speed < JOINED_A_SECOND else "`join_boards`"
-        yield f"{machines:,}", f"{3_600 / SURPLUS * speed:,.0f}", *(_time(number / speed) for number in made.values()), slowest
-    memory = [f"{_time(number / JOINED_A_SECOND)}, {number * _BYTES_A_JOINED / 2**30:,.0f} GiB" for number in made.values()]
+        yield f"{machines:,}", f"{3_600 / SURPLUS * speed:,.0f}", *(_time(number / speed) for number in num_made.values()), slowest
+    memory = [f"{_time(number / JOINED_A_SECOND)}, {number * _BYTES_A_JOINED / 2**30:,.0f} GiB" for number in num_made.values()]
     yield "`join_boards`: 1", f"{3_600 / SURPLUS * JOINED_A_SECOND:,.0f}", *memory, ""
-    yield "labels, USD", "", *(f"{number / BOARDS_A_SECOND / 3_600 * MACHINE_PRICE:.2f}" for number in made.values()), ""
+    yield "labels, USD", "", *(f"{number / BOARDS_A_SECOND / 3_600 * MACHINE_PRICE:.2f}" for number in num_made.values()), ""
 
 
 def _time(seconds: float) -> str:

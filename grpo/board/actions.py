@@ -1,6 +1,6 @@
-"""Action space: an id for each of 1,968 UCI moves, seen from the mover's side (Black's e7e5 has the id of White's e2e4).
+"""Action ids of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
 
-The moves are all queen and knight moves (1,792) and promotions: 22 pawn moves onto a last rank x 4 pieces x 2 ranks = 176.
+The 1,968 actions are all queen and knight moves (1,792) and promotions: 22 moves onto a last rank x 4 pieces x 2 ranks (176).
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ MAX_LEGAL_MOVES: Final = 218  # Most legal moves of a reachable position, https:
 
 
 def _all_moves() -> list[chess.Move]:
-    """Return all actions, sorted by UCI text, so that ids do not depend on the order of generation."""
+    """Return all actions, in the order of their UCI texts."""
     moves: list[chess.Move] = []
     for start in chess.SQUARES:
         lines = chess.BB_RANK_ATTACKS[start][0] | chess.BB_FILE_ATTACKS[start][0] | chess.BB_DIAG_ATTACKS[start][0]
@@ -52,7 +52,7 @@ def mirror_move(move: chess.Move) -> chess.Move:
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the action id of a move by `turn`. Raises ValueError for a move outside the table (a null move or a drop)."""
+    """Return the action id of a move by `turn`. Raises ValueError for other moves (a null move or a drop)."""
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
         raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")
@@ -94,7 +94,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a uniformly random legal move; `rng` draws an index into the moves sorted by UCI text."""
+    """Return a uniformly random legal move: `rng` draws an index into the moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 

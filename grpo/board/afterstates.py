@@ -1,7 +1,7 @@
 """Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
 
-Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up); "them" is the
-side to reply. Bitboards are explained in `grpo.board.bitboards`.
+Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up), "them" the
+side to reply. See `grpo.board.bitboards`.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from grpo.board.actions import ACTIONS
-from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, rays, shift, shifts, signed, union, union_and_overlap
+from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, shifts, signed, union
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
-NUM_CONTROLS: Final = 13
-"""Codes of a side's control of a square: 0 no attacker, 1-6 one attacker (pawn to king), 7-12 several, the lowest of them pawn to king."""
+NUM_CONTROLS: Final = 13  # A side's control of a square: 0 none, 1-6 one attacker (pawn to king), 7-12 several, by the lowest.
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order: a move from or onto them ends the right."""
+"""Squares per castling right, in the encoding's order; a move from or onto one of them ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
@@ -65,12 +64,9 @@ class Afterstates:
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes that legal moves make. Control includes own pieces (defended), ignores pins, and passes through their king.
+    """Return the changes that legal moves make: action `ids` [N] on boards `rows` [N], ascending, of `encodings_BE` [B, 71].
 
-    Args:
-        encodings_BE: [B, 71], from `encoding.encode`.
-        rows: [N] int64, index of the move's board, ascending.
-        ids: [N] int64, action id of the move.
+    Control includes own pieces (defended), ignores pins, and passes through their king.
     """
     root = _sets(encodings_BE)
     root_planes = _planes(root, *_attacks(root))
@@ -113,7 +109,7 @@ def _sets(encodings_BE: Tensor) -> Sets:
 
 
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates, bitboards [N] of start and end squares, and whether the move resets the clock [N]."""
+    """Return the afterstates, start and end squares [N], and whether the move resets the clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
@@ -137,12 +133,10 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
 
 
 def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
-    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N].
-
-    Our lines pass through their king, because a square behind the king is no escape.
-    """
+    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
+    # Our lines pass through their king, because a square behind the king is no escape.
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
     # [4 lines, 2 kinds (rooks or bishops; queens), 2 sides, N]
@@ -154,7 +148,7 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
     by_king = union(torch.cat([shifts(both[_KING], LINES, sign) for sign in (1, -1)]))[None]
     by_pawn = torch.stack([torch.stack([shift(sets.us[_PAWN], side), shift(sets.them[_PAWN], -side)]) for side in (9, 7)])
     kinds = [by_pawn, by_knight, by_bishop, by_rook, by_queen, by_king]
-    return torch.stack([union(kind) for kind in kinds]), union_and_overlap(torch.cat(kinds))[1]
+    return torch.stack([union(kind) for kind in kinds]), overlap(torch.cat(kinds))
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
@@ -170,7 +164,7 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return bit planes of codes: squares of the first set have code 1, of the second 2, and so on."""
+    """Return bit planes of codes: 1 in the first set, 2 in the second, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
@@ -182,13 +176,13 @@ def _codes(planes: Tensor) -> Tensor:
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return codes [3, M] of squares, from `_codes`."""
+    """Return codes [3, M] of single squares."""
     at, by = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, at) >> by) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return codes [3, N, 64] of all squares, from `_codes`."""
+    """Return codes [3, N, 64] of all squares."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
@@ -229,7 +223,7 @@ def _is_dead(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether a piece other than their king has a legal move, [N]. Castling needs no test: the king then can step, too."""
+    """Return whether another piece than their king can move, [N]. Castling needs no test: a king that may castle can step."""
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
     occupied = theirs | ours
@@ -253,7 +247,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Targets end the check (all squares without a check); compare them with the squares that unpinned pieces reach.
+    # Squares that end a check (all squares without a check), and squares that unpinned pieces reach.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -264,7 +258,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
-    # En passant can uncover the king along the rank of both pawns: play the capture, then search for attackers.
+    # En passant can uncover the king along the rank of both pawns: play the capture, find attackers.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
         occupied_after = (occupied & ~taker & ~taken) | sets.jumped

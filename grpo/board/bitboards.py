@@ -1,7 +1,8 @@
-"""Bitboards in torch: sets of squares, one int64 a set, of thousands of positions at once.
+"""Bitboards in torch: sets of squares, one int64 a set, of many positions at once.
 
 Bit s is square s (a1 = 0, h8 = 63). The last dimension counts the N positions. A call takes D = 4 directions of one sign, because small
-tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` masks the copies, and wraps around the edge.
+tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` removes these
+copies, and squares that wrap around the edge.
 """
 
 from collections.abc import Sequence
@@ -57,9 +58,9 @@ def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return attacked squares through the first piece of each line, [D, ..., N] (a Kogge-Stone fill).
+    """Return the squares that `sliders` [D, ..., N] attack on each of the `LINES` in the direction `sign` (1 or -1), [D, ..., N].
 
-    `sliders` [D, ..., N] stand on each of the `LINES`; `empty` [..., N] squares have no piece; `sign` (1 or -1) is the direction.
+    A Kogge-Stone fill passes `empty` squares [..., N] and stops at the first piece.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing
@@ -79,8 +80,8 @@ def union(sets: Tensor) -> Tensor:
     return sets[0]
 
 
-def union_and_overlap(sets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the squares in at least one and at least two of K sets: [K, ..., N] -> [..., N] each."""
+def overlap(sets: Tensor) -> Tensor:
+    """Return the squares in at least two of K sets: [K, ..., N] -> [..., N]."""
     once, twice = sets, torch.zeros_like(sets)
     while len(once) > 1:
         half = len(once) // 2
@@ -90,4 +91,4 @@ def union_and_overlap(sets: Tensor) -> tuple[Tensor, Tensor]:
             once, twice = torch.cat([one | other, once[2 * half :]]), torch.cat([both, twice[2 * half :]])
         else:
             once, twice = one | other, both
-    return once[0], twice[0]
+    return twice[0]

@@ -6,12 +6,12 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that draw by stalemate, insufficient material or fifty moves (not if they mate: FIDE Laws 9.6)."""
+    """Return the legal moves that draw by stalemate, insufficient material or fifty moves; checkmate comes first (FIDE Laws 9.6)."""
     num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # A move removes at most two such pieces: it captures one, and promotes a pawn to a knight or bishop.
+        # A move removes at most two mating pieces: it captures one and promotes a pawn to a minor piece.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -27,10 +27,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that repeat a position of the move stack.
-
-    One repetition counts as a draw, as in engine searches, because a player who can repeat once can repeat again.
-    """
+    """Return the legal moves that repeat a position of the move stack. As in engines, one repetition is a draw: it can be repeated."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
     # A repetition takes at least four plies: three played ones and the move.
     if num_reversible < 3:
@@ -40,7 +37,8 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     for _ in range(num_reversible):
         past.pop()
         if past.turn != board.turn:
-            earlier.setdefault(_occupied(past), set()).add(_position(past))
+            occupied = past.occupied_co[chess.WHITE], past.occupied_co[chess.BLACK]
+            earlier.setdefault(occupied, set()).add(_position(past))
     if not earlier:
         return []
     mover, own = board.turn, board.occupied_co[board.turn]
@@ -59,10 +57,6 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     return repeating
 
 
-def _occupied(board: chess.Board) -> Hashable:
-    return board.occupied_co[chess.WHITE], board.occupied_co[chess.BLACK]
-
-
 def _position(board: chess.Board) -> Hashable:
     """Return a key of the position (FIDE Laws 9.2), without the player to move."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
@@ -70,10 +64,10 @@ def _position(board: chess.Board) -> Hashable:
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no legal move stalemates. A fast filter: trying all moves takes as long as a search.
+    """Return False only if no legal move stalemates the opponent. A fast filter: trying all moves takes as long as a search.
 
-    An opponent's piece is mobile if it can move and shares no line with its king, so no pin can stop it. A move stops at most two mobile
-    pieces (castling can block two pawns; en passant captures a pawn and can block another), so three rule out stalemate.
+    An opponent's piece is mobile if it can move and shares no line with its king, so no pin stops it. A move stops at most two mobile
+    pieces (castling blocks two pawns; en passant captures a pawn and blocks another), so three rule out stalemate.
     """
     opponent = not board.turn
     king = board.king(opponent)

@@ -1,12 +1,10 @@
 """Encoding of a position: 71 bytes (`uint8`) from the mover's side, reversible, and a text key.
 
-| bytes | content |
-| --- | --- |
-| 0-63 | piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's |
-| 64-67 | castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side |
-| 68 | file (1-8) of a legal en-passant capture, 0 without one |
-| 69 | half-move clock, capped at 100 |
-| 70 | 1 if the mover is Black; read by `decode`, by no network |
+- 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
+- 64-67: castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side
+- 68: file (1-8) of a legal en-passant capture, 0 without one
+- 69: half-move clock, capped at 100
+- 70: 1 if the mover is Black; read by `decode`, by no network
 
 The full-move number is left out: neither legal moves nor values depend on it.
 """
@@ -33,7 +31,7 @@ _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the position with the mover as White: the board or its mirror."""
+    """Return the board, mirrored if Black is to move."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
@@ -48,7 +46,7 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
     squares = "".join(placement.translate(_SQUARES_OF) for placement, *_ in parts)
-    # A FEN begins at the eighth rank, which is Black's first: only White's view needs a flip.
+    # A FEN begins at the eighth rank, Black's first: only White's view needs a flip.
     codes = _CODE_OF_LETTER[np.frombuffer(squares.encode("ascii"), dtype=np.uint8)].reshape(-1, 8, 8)
     rows[:, :64] = np.where(is_black[:, None, None], _TURNED_CODE[codes], codes[:, ::-1]).reshape(-1, 64)
     for slot, (right, turned) in enumerate(zip("KQkq", "kqKQ", strict=True)):
@@ -97,7 +95,7 @@ def mover_fen(board: chess.Board) -> str:
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of the position's `mover_view`."""
+    """Return the FEN of the `mover_view`."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen

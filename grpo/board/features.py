@@ -1,11 +1,10 @@
-"""Afterstates (positions after a move) as sparse features, so that a network's first layer is a sum of rows, as in NNUE.
+"""Afterstates (positions after a move) as sparse features: a network's first layer is a sum of rows, as in NNUE.
 
-Each square of a position has two features: its piece with both sides' control, and its piece with the square. A move lists only changes
-(https://www.chessprogramming.org/NNUE): removed features, new features, and features of the whole afterstate. Features depend on the
-position alone, so they are computed once for all forward passes.
+A square has two features: piece with both sides' control, and piece with square. A move lists only its changes
+(https://www.chessprogramming.org/NNUE): removed features, new features, features of the whole afterstate. Features are computed once,
+because they depend on the position alone.
 
-Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, M (move, square) pairs, E entries, R rows and W columns
-of an embedding.
+Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
 """
 
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from torch.nn.functional import embedding_bag
 from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
 from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 
-_PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2
-_WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64
+_PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2  # First feature of a piece with its square.
+_WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the whole afterstate.
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
-NUM_ROWS: Final = REPETITION + 1
-"""Number of features: square with control, piece with square, whole afterstate, repetition."""
+NUM_ROWS: Final = REPETITION + 1  # Number of features, one embedding row each.
 
 # An entry is 1 + a feature's index, negative if the move removes the feature. Higher codes are the half-move clock's values 0-100, which
 # scale the clock's feature, and the board before the move.
@@ -78,7 +76,7 @@ class MoveFeatures:
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
     """Return weighted sums of table rows, [N, W]; the rows `index_E` of sum n begin at `first_N[n]`."""
-    # On CUDA, `_WeightedSums` halves the speed of imitation: it adds a row's gradients serially, and some rows are in nearly all sums.
+    # On CUDA, `_WeightedSums` would halve the speed of imitation: it adds serially per row, and some rows are in nearly all sums.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
@@ -105,10 +103,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of positions and their legal moves, from the tensors of a `PositionBatch`.
-
-    Shapes: encodings [B, 71] uint8; action ids [B, A] int64, 0 on padding; legal moves, and moves that repeat a position, [B, A] bool.
-    """
+    """Return features from the tensors of a `PositionBatch`: encodings [B, 71]; action ids, legal moves, repeating moves [B, A]."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]

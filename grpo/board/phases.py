@@ -12,14 +12,12 @@ import chess
 
 
 class Phase(StrEnum):
-    """Phases in the order of a game."""
-
     OPENING = "opening"
     MIDDLEGAME = "middlegame"
     ENDGAME = "endgame"
 
 
-PHASES: Final[tuple[Phase, ...]] = tuple(Phase)
+PHASES: Final[tuple[Phase, ...]] = tuple(Phase)  # In the order of a game.
 
 
 def phase_of(board: chess.BaseBoard) -> Phase:

@@ -18,18 +18,17 @@ ENGINE: Final = "engine"  # `Game.source` of engine games.
 MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-NODES: Final = (60, 240, 960)
-"""Node limits: each side of a game draws one, so strong and weak players meet. Below 200 nodes, communication dominates a move's cost."""
+NODES: Final = (60, 240, 960)  # Each side draws a node limit: strong and weak players meet. Below 200, communication dominates the cost.
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. A random move is never a label.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random; a random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, except ids that `is_wanted` rejects. A game depends only on seed, unit and its number.
+    """Yield games without end, except ids that `is_wanted` rejects. A game depends on seed, unit and number only.
 
-    A game with an engine failure is replayed; after `NUM_ATTEMPTS` failures at one ply it becomes a Rejection. Raises EngineError after
-    several such games in a row.
+    If the engine fails, the game is replayed; after `NUM_ATTEMPTS` failures at one ply it is a Rejection. Raises EngineError after
+    several Rejections in a row.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -41,7 +40,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # All moves are replayed, because the engine's hash makes a move depend on earlier searches.
+                # The engine's hash makes a move depend on earlier searches, so all moves are replayed.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -55,7 +54,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
-    """Play a game; append its moves to `played`, empty at first."""
+    """Play a game; append its moves to `played`."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))

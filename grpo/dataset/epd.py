@@ -16,10 +16,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line except blank lines and `#` comments; a line above `MAX_LINE` is a Rejection.
-
-    White space, a byte order mark and NUL bytes (padding in some public suites) around the text are removed.
-    """
+    """Yield byte offset and text of each line except blank lines and `#` comments, without padding (white space, NUL bytes)."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -29,10 +26,10 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 
 
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
-    """Yield each position as a game without moves, or a Rejection. Lines whose number (from 0) `is_mine` rejects are skipped.
+    """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    A line is a FEN of 4 to 6 fields or an EPD, whose operations `hmvc` and `fmvn` set the clocks. A missing half-move clock is 0, a missing
-    move number 1. The caller drops duplicates: `game_id` is a hash of the position without clocks.
+    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. The caller drops duplicates: `game_id` is a hash of the position
+    without clocks. Lines whose number (from 0) `is_mine` rejects are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -51,10 +48,7 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
 
 
 def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
-    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver.
-
-    Raises SourceError without the columns `FEN` and `Moves`.
-    """
+    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver. Raises SourceError."""
     for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
         if isinstance(entry, Rejection):
             yield entry
@@ -70,10 +64,7 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells by column of each row; cells are never quoted, and a missing cell is "".
-
-    Raises SourceError unless the header has all columns in `names`, in any order.
-    """
+    """Yield byte offset and cells by column of each row; a missing cell is "". Raises SourceError without the columns `names`."""
     rows = lines(stream, source)
     header = next(rows, None)
     columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])
@@ -94,10 +85,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return the position before each move of a puzzle, and the move; the first move is the opponent's.
-
-    Raises ValueError for an illegal move, or a last move that is not the solver's.
-    """
+    """Return position and move of each ply; the opponent begins. Raises ValueError for an illegal move or an incomplete solution."""
     board = standard_board(fen)
     positions = []
     for text in moves.split():

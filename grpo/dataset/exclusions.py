@@ -11,28 +11,25 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Entries with these reasons have no position to exclude.
+# Reasons of entries without a position to exclude.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in the files (see `streams.find_files`); puzzles as in `read_puzzles`.
-
-    Raises SourceError, with the first bad entries, if any cannot be read: its positions could leak into training.
-    """
+    """Return the `position_key` of each position in the files. Raises SourceError for unreadable entries: they could leak into training."""
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:
         raise SourceError(
             f"boards.exclude: {len(bad):,} entries cannot be read, so their positions may get into the dataset; fix or remove them, such as"
-            + "".join(f"\n  {each}" for each in bad[:_MAX_NAMED])
+            + "".join(f"\n  {entry}" for entry in bad[:_MAX_NAMED])
         )
     return keys
 
 
 def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
-    """Yield a file's positions; append entries that cannot be read to `bad`."""
+    """Yield a file's positions; append unreadable entries to `bad`."""
     readers: Mapping[FileKind, Callable[[BinaryIO, str], Iterator[chess.Board | Game | Rejection]]]
     readers = {FileKind.PUZZLES: read_puzzles, FileKind.GAMES: read_games, FileKind.POSITIONS: read_positions}
     with opened(file) as stream:

@@ -1,4 +1,4 @@
-"""Data types of the parsers: a game, and a rejection with its reason."""
+"""Results of the parsers: games and rejections."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,16 +12,14 @@ _MAX_DETAIL: Final = 120
 
 
 class SourceError(PlainError, ValueError):
-    """A source cannot be read or has too few boards; the message says how to mend it."""
+    """A source cannot be read or has too few boards."""
 
 
 class Reason(StrEnum):
-    """Reasons of rejections; each is counted."""
-
     NOT_A_GAME = "not a game"  # Text outside any game.
     ILLEGAL_POSITION = "illegal position"  # Impossible in standard chess.
     VARIANT = "variant"  # The detail names the chess variant.
-    ILLEGAL_MOVE = "illegal move"  # Or an unreadable one.
+    ILLEGAL_MOVE = "illegal move"  # An illegal or unreadable move.
     NO_MOVES = "no moves"  # The detail is the FEN tag, or "".
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"  # A game that was read before.
@@ -62,7 +60,7 @@ class Game:
 
 
 def standard_board(fen: str) -> chess.Board:
-    """Return the board of a FEN. Raises ValueError if the FEN is bad, or the position impossible in standard chess."""
+    """Return the board of a FEN. Raises ValueError unless standard chess allows the position."""
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"{board.status().name} in {fen}")

@@ -14,8 +14,8 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
     """Return the positions to imitate: all training boards, then further positions of training games, up to `max_positions`.
 
-    A position appears once, with the move of the first game that has it, and is no board of another split. The lowest hashes of keys
-    decide which further positions stay, so the order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
+    A position appears once, with the first game's move, and is no board of another split. The further positions have the lowest hashes of
+    keys, so the order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
 
     Raises ValueError if a game's move is not legal.
     """

@@ -46,16 +46,12 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
-
-    `filters` reject games by their tags, before their moves are parsed.
-    """
+    """Yield each game of a PGN stream, or its Rejection, for numbers (from 0) that `is_mine` accepts; `filters` reject games by tags."""
     number = 0
     for text in _texts(stream):
         if text is None:
             if is_mine(number):
-                detail = f"a game of more than {MAX_LINE:,} bytes"
-                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=detail)
+                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
         rest = io.StringIO(text)  # Several games if blank lines separate tags from moves.
@@ -74,7 +70,7 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the text of each game, so that damage cannot reach the next game; None for a game above `MAX_LINE` bytes.
+    """Yield each game's text, so that damage cannot reach the next game; None above `MAX_LINE` bytes.
 
     A game ends at a blank line after its moves (as in python-chess) or before a tag that follows no tag.
     """
@@ -131,9 +127,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines: an Event tag always begins a line, and tags and what follows them get lines of their own."""
+    """Yield lines: an Event tag always begins a line, and each tag before moves has a line of its own."""
     for _, data in lines_of(stream):
-        # Latin-1 makes each byte a character, so a line that is too long stays too long.
+        # Latin-1 makes each byte a character: a line that is too long stays so.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -144,8 +140,6 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
-    """Reads one game: tags, then moves unless the game is skipped."""
-
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
         self._headers: dict[str, str] = {}
@@ -165,8 +159,11 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
             self.rejected(Reason.FILTERED, name)
         elif variant := _variant(self._headers.get("Variant", "")):
             self.rejected(Reason.VARIANT, variant)
-        elif fault := _start_fault(self._headers):
-            self.rejected(Reason.ILLEGAL_POSITION, fault)
+        else:
+            try:
+                standard_board(self._headers.get("FEN", chess.STARTING_FEN))
+            except ValueError as error:
+                self.rejected(Reason.ILLEGAL_POSITION, str(error))
         return chess.pgn.SKIP if self._rejection else None
 
     def visit_move(self, board: chess.Board, move: chess.Move) -> None:
@@ -216,7 +213,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the chess variant that a Variant tag names; "" for standard chess."""
+    """Return the name of a chess variant; "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -227,45 +224,31 @@ def _variant(tag: str) -> str:
     return "" if board is chess.Board else board.aliases[0]
 
 
-def _start_fault(headers: Mapping[str, str]) -> str:
-    """Return the fault of a game's start position, or ""."""
-    try:
-        standard_board(headers.get("FEN", chess.STARTING_FEN))
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date distinguish games with equal moves. A missing tag has the PGN standard's text for an unknown value.
+    # Players and date distinguish games with equal moves. Missing tags get the PGN standard's unknown values.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating in a WhiteElo or BlackElo tag, in [1, 4000], or None."""
+    """Return the rating of a tag, in [1, 4000], or None."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that rejects a game by its tags, or None.
-
-    Unknown ratings are too low. An unknown time control passes, because many files lack the tag.
-    """
+    """Return the first filter that rejects a game by its tags, or None. Unknown ratings are too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
+    # An unknown time control passes, because many files lack the tag.
     control = time_control(headers.get("TimeControl", "")) if filters.time_controls else None
     return "time_controls" if control is not None and control not in filters.time_controls else None
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag; None if unknown, such as a sandclock (`*60`).
-
-    `-` is correspondence, as on Lichess; so is a day or more (`1/86400`, chess.com's daily games).
-    """
+    """Return the class of a TimeControl tag, or None, as for `*60` (sandclock). `-` and a day or more (`1/86400`) are correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -279,6 +262,6 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return a date as `YYYY.MM.DD`, with `??` for an unknown month or day; None for other text or an unknown year."""
+    """Return `YYYY.MM.DD`, with `??` for an unknown month or day, or None."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

@@ -1,7 +1,4 @@
-"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games.
-
-A game's split depends on its id alone, so a game is in one split, whatever the order or units of reading.
-"""
+"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games."""
 
 import hashlib
 from collections import Counter
@@ -18,15 +15,14 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
-_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")
-"""Fields that boards and game rows copy from the game."""
+_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Copied by boards and game rows.
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id, independent of order, file and machine."""
+    """Return a game's split by a hash of its id, so that it is the same in every order, file and unit."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -36,10 +32,7 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return each split's fraction of games, in proportion to its boards.
-
-    The small splits get 1.5 times as much: they have few games, and a shortage would delay the whole dataset.
-    """
+    """Return each split's fraction of games. Small splits get 1.5 times their share, because a shortage would delay the dataset."""
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
     return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}
@@ -52,18 +45,12 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    """Counts of games and positions that were read, and of rejections."""
-
     games: int = 0  # Usable games and listed positions.
-    rejected: Counter[str] = field(default_factory=Counter)
-    """Reason -> games; `filtered: NAME` for a filter, `variant: NAME` for a chess variant."""
-    first_rejected: list[str] = field(default_factory=list)
-    """File, index and reason of the first rejected games, without filtered games and variants."""
-    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
-    """Phase -> positions read, before balancing."""
+    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games; filters as `filtered: NAME`, variants as `variant: NAME`.
+    first_rejected: list[str] = field(default_factory=list)  # First rejected games, without filtered games and variants.
+    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
     duplicates: int = 0  # Positions that are in the dataset already, or whose color mirror is.
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Reason -> positions: `judged` (an excluded evaluation position), `engine failure`."""
+    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (positions of evaluation), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
@@ -95,10 +82,8 @@ class Quota:
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
         """Start with empty cells of `wanted` boards; positions with `excluded` keys are never selected."""
-        self.missing = dict(wanted)
-        """Cell -> boards still needed."""
-        self.games: dict[str, dict[str, Any]] = {}
-        """Game id -> row of `GAME_SCHEMA` of each game with a selected position."""
+        self.missing = dict(wanted)  # Cell -> boards still needed.
+        self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`, if a position is selected.
         self.report = SourceReport()
         self._config = config
         self._fractions = split_fractions(config)
@@ -131,14 +116,10 @@ class Quota:
             num_needed = min(self._config.max_per_game_and_phase, self.missing[split, phase])
             if not num_needed or not candidates:
                 continue
-            for choice in rng.permutation(len(candidates)):
-                position = self._position(game, candidates[choice], split, phase)
-                if position is not None:
-                    selected.append(position)
-                    self.missing[split, phase] -= 1
-                    num_needed -= 1
-                    if not num_needed:
-                        break
+            positions = (self._position(game, candidates[choice], split, phase) for choice in rng.permutation(len(candidates)))
+            chosen = list(islice(filter(None, positions), num_needed))
+            self.missing[split, phase] -= len(chosen)
+            selected += chosen
         if selected:
             self.games[game.game_id] = self._game_row(game, split)
         return selected
@@ -156,7 +137,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Remove a selected position and count the reason; it is not selected again."""
+        """Remove a selected position and count the reason; the position is not selected again."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
@@ -223,15 +204,12 @@ def cut_to_quota(
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
     """Return indices of exactly the wanted boards, number of duplicates, and missing boards per cell.
 
-    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one, so that training
-    boards never displace evaluation boards. The limit per game and phase also holds across units.
+    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one: training boards
+    never displace evaluation boards. The limit per game and phase also holds across units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]
-    order = sorted(
-        range(len(positions)),
-        key=lambda i: (rank[positions[i].split], hashed[i], positions[i].game_id, positions[i].ply),
-    )
+    order = sorted(range(len(positions)), key=lambda i: (rank[positions[i].split], hashed[i], positions[i].game_id, positions[i].ply))
     missing = dict(wanted)
     seen: set[str] = set()
     num_kept: Counter[tuple[str, Phase]] = Counter()

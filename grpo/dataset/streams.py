@@ -1,7 +1,4 @@
-"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP).
-
-Damage, truncation, and content that contradicts the suffix raise SourceError.
-"""
+"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP)."""
 
 import hashlib
 import io
@@ -24,7 +21,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game. Longer ones are rejected, so a file takes little memory.
+MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game, which limits memory.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -51,7 +48,7 @@ _BEGINS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file of games, positions or puzzles. Files are sorted by name, so their order is the same on every machine."""
+    """A file, ordered by name, so that the order is the same on every machine."""
 
     name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
@@ -62,11 +59,11 @@ class SourceFile:
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is a file, folder (read recursively) or glob, local, on S3 or on the hub, or an https address. Folders and globs match only
-    files with a known suffix that are not hidden.
+    A pattern is an https address, or a file, folder (read recursively) or glob, local, on S3 or on the hub. Folders and globs match files
+    that have a known suffix and are not hidden.
 
-    Raises SourceError if a pattern matches nothing or may contain a secret, a named file has an unknown suffix, an archive is unreadable,
-    or different files have one name.
+    Raises SourceError if a pattern matches nothing or may contain a secret, a suffix is unknown, an archive is unreadable, or two files
+    have one name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -78,10 +75,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as a stream of decompressed bytes.
-
-    Raises SourceError (also while the block reads) if the file is unreadable, truncated, damaged, or not what its suffix says.
-    """
+    """Open a file as decompressed bytes. Raises SourceError (also in the block) for unreadable, damaged or wrongly named files."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
@@ -113,7 +107,7 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of a local file's compressed bytes or a remote file's version, and of `member`. Raises SourceError."""
+    """Return a hex hash of a local file's bytes or a remote file's version, and of `member`. Raises SourceError."""
     with _plain_errors(file.uri):
         digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
     return sha256_text(f"{digest}/{file.member}") if file.member else digest
@@ -135,8 +129,7 @@ def _addresses(pattern: str) -> list[str]:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
     usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
     if not usable:
-        kinds = "a file, a folder, a glob, an s3://, hf:// or https:// address"
-        raise SourceError(f"{pattern}: no file found; give {kinds}, of files in {_SUFFIXES}")
+        raise SourceError(f"{pattern}: no file found; give a file, folder, glob, or s3://, hf:// or https:// address: {_SUFFIXES}")
     return usable
 
 
@@ -232,7 +225,6 @@ def _plain_zip_errors(where: str) -> Iterator[None]:
 
 @contextmanager
 def _plain_errors(where: str) -> Iterator[None]:
-    """Turn errors of the reading libraries into SourceError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -250,7 +242,7 @@ def _plain_errors(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of reading, including those of the loaded web and hub libraries that fsspec lets through."""
+    """Return the errors of reading, including those of web and hub libraries that fsspec lets through."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

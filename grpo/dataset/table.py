@@ -1,6 +1,6 @@
 """Tables of boards and games, and the arrays that training reads.
 
-A board row has the value of every legal move. Its list columns are parallel, in ascending order of action id.
+A board's list columns have an entry per legal move, in ascending order of action id.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,6 @@ from grpo.engine.move_values import ValueTable
 
 
 class Split(StrEnum):
-    """All boards of a game are in one split."""
-
     TRAIN = "train"
     VALIDATION = "validation"
     HELDOUT = "heldout"
@@ -39,10 +37,10 @@ class Position:
     game_id: str
     ply: int  # Half-moves since the game's first position.
     source: str
-    offset: int  # See `games.Game.offset`.
+    offset: int  # As in `games.Game`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
+    date: str | None = None
 
 
 def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:
@@ -72,7 +70,6 @@ BOARD_SCHEMA: Final = pa.schema(
 - `engine`, `limit`: engine and search limit behind `values`
 """
 
-
 GAME_SCHEMA: Final = pa.schema(
     [
         *_required(pa.string(), "game_id", "source"),
@@ -85,7 +82,7 @@ GAME_SCHEMA: Final = pa.schema(
         *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
-"""Columns of the boards' games; a listed position is a game of 0 plies.
+"""Columns of the games; a listed position has 0 plies.
 
 - `moves`: all moves in UCI
 - `keys`: `encoding.position_key` before each move
@@ -115,7 +112,6 @@ def board_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def phase_counts(phases: Sequence[str]) -> dict[str, int]:
-    """Return the number of boards of each phase."""
     return {phase.value: sum(name == phase for name in phases) for phase in PHASES}
 
 
@@ -134,7 +130,7 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    values: NDArray[np.float32]  # [N, A] in [0, 1], value of each move for the mover (the reward or `strong_values`); 0 on padding.
+    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover, the reward or `strong_values`; 0 on padding.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 
@@ -163,7 +159,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return action ids, padded with 0, and False on padding, [N, A] each."""
+    """Return action ids (0 on padding) and mask (False on padding), [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

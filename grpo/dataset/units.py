@@ -1,7 +1,7 @@
 """Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
 
-Units play different engine games, and share each file's games by number, so they can run anywhere in any order with the same result. A game
-of two files can reach two units; `cut_to_quota` then removes the equal boards.
+Units play different engine games; a file's game goes to unit (its number + the file's index) % number of units. So units run anywhere, in
+any order, with the same result. `cut_to_quota` removes boards that units share.
 """
 
 import math
@@ -20,7 +20,7 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# A unit collects 1.06 x part + 2 x sqrt(part) boards: units collect equal opening positions, and small parts vary at random.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards: units share opening positions, and small parts vary at random.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
@@ -28,7 +28,7 @@ _MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connecti
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the boards per cell that each of `config.num_units` units collects: its part and a surplus."""
+    """Return the boards per cell that each unit collects: its part and a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -39,7 +39,7 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
     """Yield lists of positions, each from many games, until the quota is full or the games end.
 
-    Before it asks for the next list, the caller gives unusable positions to `quota.discard`. `players` play engine games, without MultiPV.
+    Call `quota.discard` for unusable positions before the next list. `players` play engine games, without MultiPV.
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
@@ -63,10 +63,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and listed positions of all files, and Rejections.
-
-    Raises SourceError if a file is unreadable, damaged, or not what its suffix says.
-    """
+    """Yield the unit's games and listed positions, and Rejections. Raises SourceError for a file that cannot be read."""
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:
@@ -85,7 +82,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. Without `index`, all files of one game would go to the same unit."""
+    """Yield the unit's part of a file. Without `index`, unit 0 would get every file with a single game."""
 
     def is_mine(number: int) -> bool:
         return (number + index) % config.num_units == unit
@@ -98,11 +95,12 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
+    """Yield one entry of each file in turn; at most `_MAX_OPEN` files are open."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
-        reading = turns.popleft()
-        if (entry := next(reading, None)) is not None:
+        file = turns.popleft()
+        if (entry := next(file, None)) is not None:
             yield entry
-            turns.append(reading)
-        elif (following := next(files, None)) is not None:
-            turns.append(following)
+            turns.append(file)
+        elif (next_file := next(files, None)) is not None:
+            turns.append(next_file)

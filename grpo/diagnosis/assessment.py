@@ -12,9 +12,9 @@ from grpo.diagnosis.history import History, Series, When
 from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
-"""Smallest change of the mean reward that matters, in standard deviations of a single reward."""
+"""Smallest change of reward that matters, in standard deviations of a single reward."""
 _NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
-"""The same if that deviation is unknown: in standard deviations of the rows, and as a fraction of the reward. The larger one counts."""
+"""The same if that deviation is unknown: the larger of standard deviations of the rows and fraction of the reward."""
 _SOLVED: Final = 0.9  # Fraction of the largest reward at which little is left to learn.
 _SOLVED_BY_RISE: Final = 1.2  # The same as a rise, in standard deviations of a single reward.
 _LEFT: Final = 0.25  # The same as the remaining fraction of the regret.
@@ -47,7 +47,7 @@ def evidence_of(series: Series, *facts: str, begin: float | None = None, severit
 
 
 def tail(values: Array) -> float:
-    """Return the median of the last 5 % of the rows, at least 3 and at most 20: a run is often stopped soon after it falls apart."""
+    """Return the median of the last 5 % of the rows, 3 to 20, because runs are often stopped soon after they fall apart."""
     return median(values[-max(3, min(20, len(values) // 20)) :])
 
 
@@ -66,11 +66,11 @@ class Assessment:
 
     @cached_property
     def deviation(self) -> float | None:
-        """Standard deviation of a single reward: as logged, or from the 90th percentile; None if both are missing."""
+        """Standard deviation of a single reward, as logged or from the 90th percentile."""
         if (levels := self.history.levels("reward_std")) is not None:
             return levels[0] or None
         pairs = self.history.together("reward", "reward_p90")
-        # 1.2816 is the standard normal distribution's 90th percentile.
+        # 1.2816: the normal distribution's 90th percentile.
         return median([upper - mean for _, mean, upper in pairs]) / 1.2816 if pairs else None
 
     @cached_property
@@ -131,14 +131,14 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves. Entropies over tokens usually begin below 1.2."""
+        """Return whether an entropy that begins at `early` nats is over chess moves; over tokens most begin below 1.2."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
         """Return evidence that a block's median is beyond a limit; with `at_end` the last block's must be."""
         if (series := self.get(quantity)) is None:
             return None
-        blocks = self.history.blocks(series)
+        blocks = self.history.blocks(series)  # Columns: first step, last step, median.
         bad = blocks[(blocks[:, 2] > above) | (blocks[:, 2] < below)]
         if not len(bad) or (at_end and bad[-1, 1] < blocks[-1, 1]):
             return None

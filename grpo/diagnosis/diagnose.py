@@ -131,14 +131,14 @@ class Watch:
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record and return the new findings; equal records give equal findings.
+        """Add the next record and return new findings. Equal records give equal findings.
 
-        The checks run after step 1, then every 10 steps (in a long run every 1 % of the steps so far), and at a new NaN or infinity.
+        The checks run after step 1, every 10 steps (in a long run every 1 % of the steps so far), and at a new NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
         is_due = self._num_steps == 1 or self._num_steps % max(10, self._num_steps // 1_000 * 10) == 0
-        self._num_steps += 1  # Counts records: the first one has the measurements before step 1.
+        self._num_steps += 1  # The first record precedes step 1.
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
         new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._reported)

@@ -74,7 +74,7 @@ def dialect_of(columns: Iterable[str]) -> Dialect:
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in its own dialect, else, for other trainers, in the first dialect that knows the name."""
+    """Return a column's meaning in this dialect; for other trainers' dialects else in the first that knows the name."""
     if dialect.name == OURS or (own := dialect.meaning(column)) is not None:
         return dialect.meaning(column) if dialect.name == OURS else own
     return next((meaning for other in DIALECTS if (meaning := other.meaning(column)) is not None), None)

@@ -18,24 +18,24 @@ from grpo.metrics.shared import ENTROPY_CRITICAL, TERM_PAIRS
 from grpo.statistics.intervals import wilson_interval
 
 MOST_LEGAL_MOVES: Final = 218
-"""Most legal moves of a position: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
+"""Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
 """Quantity, and the largest value that is rounding, in nats. `kl_penalty` is a KL times an unknown coefficient."""
 _KL_OF_UPDATES: Final = 0.05
-"""Largest KL of a first row that the updates within the row explain, in nats."""
+"""Nats that updates within the first row can explain."""
 _KL_GROWS: Final = 0.3
-"""Updates also explain a KL below this fraction of the next ten rows' median."""
+"""Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""Nats that another way of scoring can explain: temperature 1.3 against 1.0 gives 0.05. A larger KL is another model."""
+"""Nats that other scoring can explain (temperature 1.3 against 1.0: 0.05); more is another model."""
 _FAR: Final = 0.8  # KL to the reference that is far, in nats per move or token.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is far, in nats; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Rows, and steps from first to last row; half as many rows if the deviation of a single reward is known.
+_FEWEST_FOR_FLAT: Final = 100  # Rows and steps; half as many rows if `reward_std` is known.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
 _FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if the former are unknown.
 _NOTHING: Final = 0.03  # A certain rise of at most this many standard deviations of a single reward is flat too.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, its value if sampler and trainer agree, and the largest difference that is still agreement."""
+"""Quantity, value if sampler and trainer agree, and largest difference that is still agreement."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -43,9 +43,9 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity. A row is extreme if it exceeds this many times the rows around it, and this absolute value (100-fold per answer)."""
+"""Quantity, factor over the rows around, and least absolute value (100-fold per answer) of an extreme row."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity. It runs away if its end exceeds this absolute value, and this many times its first rows."""
+"""Quantity, least absolute value of its end, and factor over its first rows."""
 _WORSE: Final = 0.12  # Relative loss of a held-out measure that counts.
 _WORSE_OF_FEW: Final = 0.3  # The same with few values.
 _MANY_MEASURES: Final = 6
@@ -84,8 +84,9 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
             continue
         next_values = series.values[1:11]
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
+        # Per answer, updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # If the log has step 0, a KL that does not grow afterwards does not come from updates.
+        # If the log begins at step 0, a KL by updates grows afterwards.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
@@ -99,10 +100,10 @@ def kl_at_step_zero(run: Assessment) -> Answer:
 
 def temperature_mismatch(run: Assessment) -> Answer:
     if run.history.is_of_language_model or run.history.is_ours:
-        return None  # `scored_otherwise` judges language models. Our trainer asserts ratios of 1 in every rollout.
+        return None  # `scored_otherwise` judges language models; our trainer asserts ratios of 1.
     facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
     clipped = run.at_start("clip_fraction")
-    # Updates of the first row may clip too, so without a KL only a larger fraction is evidence.
+    # Updates may clip too, so without a KL only a larger fraction is evidence.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
         facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
     return Evidence(tuple(facts), 0, 0) if facts else None
@@ -159,7 +160,7 @@ def no_gradient(run: Assessment) -> Answer:
     last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Rounding cannot explain equal rows if the number has more than three digits.
+    # Equal rows of more than three digits are no rounding.
     if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not run.is_solved:
         fact = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
         return evidence_of(entropy, fact, begin=float(entropy.at[-constant]))
@@ -201,7 +202,7 @@ def entropy_collapse(run: Assessment) -> Answer:
         critical = history.limits.get("critical_entropy", 0.0)
         fact = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
         return evidence_of(entropy, fact) if late < critical else None
-    if history.is_ours:  # Our trainer recovers from a collapse, so the lowest block counts and not the last.
+    if history.is_ours:  # Our trainer recovers, so the lowest block counts.
         late = float(history.blocks(entropy)[:, 2].min())  # Column 2: medians.
     else:
         early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
@@ -277,7 +278,7 @@ def canceling_terms(run: Assessment) -> Answer:
         if len(steps) >= max(3, len(rows) / 2):
             fact = f"the gradients of {one} and {other} are opposite and alike in size in {len(steps)} of {len(rows)} steps"
             return Evidence((fact,), steps[0], steps[-1])
-    # Exact terms cannot cancel. A KL before any update shows that the terms are sampled estimates.
+    # Exact terms cannot cancel. A KL before any update reveals sampled estimates.
     pairs = run.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
     return _raised_penalty(run) if is_opposite and any(_kl_at_start(run)) else None
@@ -305,7 +306,7 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The policy term's value is near 0 whatever its gradient is, so the share is evidence only if nothing is learned.
+        # The policy term is near 0 at any gradient, so the share is evidence only if nothing is learned.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
             return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
@@ -317,7 +318,7 @@ def saturated_controller(run: Assessment) -> Answer:
         if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
             return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
-    # Our controller moves the entropy coefficient within tenfold bounds, so a tenfold rise is no fault.
+    # Our entropy coefficient has tenfold bounds, so a tenfold rise is no fault.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
         if (series := run.get(name)) is not None and (fact := _raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
@@ -330,6 +331,7 @@ def _raised(values: Array) -> str:
         return ""
     most = float(values.max())
     ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
+    # A straight line is at half of the sum in its middle.
     is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
     if most < 10 * start or tail(values) < 5 * start or is_straight:
         return ""
@@ -382,7 +384,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
     is_quick = end > 6 * half  # A straight line from 0 ends at 4 * half.
     if run.improves and not is_quick and run.history.is_ours:
-        return None  # Our KL is exact, and a slow growth together with the reward is normal.
+        return None  # Our KL is exact, and slow growth with the reward is normal.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
@@ -440,7 +442,7 @@ def flat_reward(run: Assessment) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # `gain` compares two policies on equal states, so it has less noise.
+        least = nothing = _NOTHING * deviation / 3  # A gain has less noise.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
@@ -552,6 +554,7 @@ def lost_strength(run: Assessment) -> Answer:
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
         spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true deviation smaller, so these tests are conservative.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
+        # The scores' linear trend over steps, in standard errors.
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
         if scores[0] - scores[-1] > 2.6 * error and (len(evaluations) < 3 or slope < -2):
             first, last = (f"{scores[at]:.3f} of {games[at]:.0f} games at step {steps[at]:,.0f}" for at in (0, -1))
@@ -570,6 +573,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
     pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
+    # Probability that the best of equal checkpoints is this far ahead (Bonferroni).
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):

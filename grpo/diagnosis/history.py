@@ -21,7 +21,7 @@ _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
 _DENSE, _REGULAR = 0.5, 0.9
-"""A column is logged in every row if this fraction of its cells is finite; at an interval if this fraction of the distances is equal."""
+"""Fraction of finite cells of a column that is logged in every row; fraction of equal distances if at an interval."""
 _SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
 _RESUMES: Final = 20  # Most resumes that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
@@ -232,7 +232,7 @@ class History:
         return (float(blocks[0, 2]), float(blocks[-1, 2])) if len(blocks) else None
 
     def together(self, *quantities: str) -> list[tuple[float, ...]]:
-        """Return (step, value, value, ...) of each row that has all these quantities."""
+        """Return (step, value, ...) of each row with all these quantities."""
         tables = [dict(zip(self.series[name].at, self.series[name].logged, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
@@ -279,7 +279,7 @@ def _of_training(table: Table) -> Table:
 
 
 def _in_wide_form(table: Table) -> Iterator[Table]:
-    """Yield tables with a row per step and a column per quantity, from a long table, statistics, TensorBoard's or W&B's export."""
+    """Yield tables with a row per step and a column per quantity, also from long tables and exports."""
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
@@ -298,7 +298,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
 
 
 def _of_panel(table: Table) -> Table:
-    """Return a W&B panel's table with columns COLUMN for `RUN - COLUMN`, without minima and maxima; any other table as it is."""
+    """Rename a W&B panel's columns `RUN - COLUMN` to COLUMN, and drop minima and maxima."""
     exported = {name: name.rpartition(" - ") for name in table.numbers if " - " in name and not name.endswith(("__MIN", "__MAX"))}
     if len(runs := {run for run, _, _ in exported.values()}) > 1:
         raise HistoryError(f"{table.path}: holds several runs: {', '.join(sorted(runs)[:5])}; export the panel with one run")
@@ -309,13 +309,14 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Mark NaN as missing in rows without any training quantity, such as evaluation rows. Changes the table."""
+    """Mark NaN as missing in rows without any training quantity, such as evaluation rows, in place."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
+    # Rows behind the last training row count only if they are evaluations: a run that ends in NaN has no training rows either.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
@@ -323,7 +324,7 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return steps and cells of the logged cells, by rising step; if a step has several cells, the last one."""
+    """Return steps and cells by rising step, the last cell of each step."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]

@@ -17,6 +17,7 @@ import pandas as pd
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
+# Marks in arrays of cells, chosen so that `np.isfinite` is true for numbers alone.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
@@ -54,7 +55,7 @@ class Table:
         return max((*map(len, self.numbers.values()), *map(len, self.texts.values())), default=0)
 
     def taken(self, rows: Any) -> "Table":
-        """Return a table of the rows with these indices, in the order of the indices, without events."""
+        """Return the rows with these indices, without events."""
         texts = {name: [cells[row] for row in rows] for name, cells in self.texts.items()}
         return Table(self.path, {name: cells[rows] for name, cells in self.numbers.items()}, texts)
 
@@ -95,9 +96,9 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
             frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
-        raise HistoryError(f"{path}: is no table of one row a step: {reason}") from None
+        raise HistoryError(f"{path}: is no table with one row per step: {reason}") from None
     if not head.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
-        raise HistoryError(f"{path}: is neither CSV, JSON nor a trainer's console; give a table with one row a step")
+        raise HistoryError(f"{path}: is neither CSV, JSON nor a trainer's console; give a table with one row per step")
     return _of_frame(path, frame, has_decimal_commas=delimiter != ",")
 
 
@@ -137,13 +138,13 @@ def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     try:
         document = json.loads(lines.read(), parse_constant=str)
     except (ValueError, RecursionError):
-        raise HistoryError(f"{path}: is no JSON that can be read; give an array of rows, or one object a line") from None
+        raise HistoryError(f"{path}: is no readable JSON; give an array of rows, or one object per line") from None
     if isinstance(document, dict):
         document = _rows_of(document)
     if isinstance(document, list) and document and all(isinstance(row, list) and len(row) == 3 for row in document):
         return _of_frame(path, pd.DataFrame(document, columns=["Wall time", "Step", "Value"]))  # TensorBoard's export.
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
-        raise HistoryError(f"{path}: is JSON without rows; give an array of objects, one a step, one object a line, or trainer_state.json")
+        raise HistoryError(f"{path}: is JSON without rows; give an array of objects, one object per line, or trainer_state.json")
     return _of_rows(path, document)
 
 
@@ -172,7 +173,7 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:
             if torn:
-                raise HistoryError(f"{path}: line {torn} is no JSON object; give one object a line")
+                raise HistoryError(f"{path}: line {torn} is no JSON object; give one object per line")
             torn = number if line.strip() else 0
         elif not row.get("aside"):  # Rows with `aside` in this trainer's journal hold times.
             yield row

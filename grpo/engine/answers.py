@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, score and move in any order, because engines differ. A bound is no score; no number has ten digits.
+# Depth, score and move come in any order. A bound is no score; no number has ten digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -25,9 +25,7 @@ class IllegalMoveError(EngineError):
 
 
 class Score(NamedTuple):
-    """Score from the mover's side."""
-
-    value: int  # Centipawns, or moves to mate (negative if the mover is mated).
+    value: int  # Centipawns for the mover, or moves to mate (negative if the mover is mated).
     is_mate: bool = False
 
 
@@ -35,12 +33,12 @@ class Score(NamedTuple):
 class EngineAnswer:
     best_move: str  # UCI.
     scores: Mapping[str, Score]  # UCI move -> score, of the last complete iteration.
-    depth: int = field(default=0, compare=False)  # Depth of the iteration, as reported by the engine.
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
+    depth: int = field(default=0, compare=False)  # Depth that the engine reports.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts.
 
 
 def parse_best_move(data: bytes) -> str:
-    """Return the best move in UCI, "" if the engine has none. Raises EngineError without a `bestmove` line."""
+    """Return the best move in UCI, or "". Raises EngineError without a `bestmove` line."""
     line = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
     if line is None:
         raise EngineError("the engine named no best move")
@@ -48,10 +46,7 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Return best move and scores of the last complete iteration. Raises EngineError without a move or score.
-
-    `data` is all output since `go`. `num_lines` is the number of lines of a complete iteration, by default the highest `multipv` rank.
-    """
+    """Parse all output since `go`. A complete iteration has `num_lines` lines (default: highest `multipv` rank). Raises EngineError."""
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")

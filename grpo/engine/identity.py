@@ -18,17 +18,15 @@ class EngineMissingError(EngineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
-    """Name that the engine reports, and hash of its file, which contains its network."""
-
-    name: str
-    sha256: str
+    name: str  # Name that the engine reports.
+    sha256: str  # Hash of the engine's file, which contains the network.
 
     def __str__(self) -> str:
         return f"{self.name} (sha256 {self.sha256[:16]})"
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start an engine and return its identity. Raises EngineMissingError if it is missing or does not speak UCI."""
+    """Start an engine and return its identity. Raises EngineMissingError if the program is missing or no UCI engine."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:

@@ -1,10 +1,10 @@
-"""The reward: a value in [0, 1] for every legal move of a position, from two MultiPV searches of the engine.
+"""The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine.
 
-A search of depth 1 scores all legal moves; a second one searches the best few deeply. Values do not depend on the policy, so a table
-computed once serves all of training.
+Depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table computed once
+serves all of training.
 
 A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n has 1 - band * (1 - 1/n), and being mated its
-mirror image. Values rise with scores and are symmetric between the players.
+mirror image.
 """
 
 import math
@@ -28,9 +28,8 @@ LOGISTIC_SLOPE: Final = 0.003
 """Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
 plain win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
-MATE_BAND: Final = 0.02
-"""Forced mates have values in [1 - band, 1] (winner) or [0, band] (loser); other values lie between."""
-HASH_MIB: Final = 1  # Clearing it before each position is cheap.
+MATE_BAND: Final = 0.02  # Width of the forced mates' values at either end of [0, 1].
+HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
 NUM_DEEP: Final = 8
 """Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
 the best of all moves, at 0.43 of the time (docs/results.md)."""
@@ -43,7 +42,7 @@ _TRIED: Final = (
 
 
 def win_chance(score: Score) -> float:
-    """Return the mover's win probability for display, by https://lichess.org/page/accuracy; a mate is certain. It is not the reward."""
+    """Return the mover's win probability, for display only (https://lichess.org/page/accuracy); a mate is certain."""
     return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
@@ -70,7 +69,6 @@ class ValueTable:
 
 
 def engine_options() -> dict[str, str | int]:
-    """Return the UCI options for reward tables; an option that an engine does not declare is not sent."""
     return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
 
 
@@ -85,17 +83,11 @@ def try_engine(path: str, *, depth: int) -> None:
 def value_tables(
     boards: Sequence[chess.Board], pool: EnginePool, *, depth: int, num_deep: int = NUM_DEEP
 ) -> Iterator[ValueTable | EngineError]:
-    """Yield each board's reward table in order, or the EngineError if its search failed.
+    """Yield each board's reward table in order, or the EngineError if its search failed. `pool` needs `engine_options()`.
 
-    The engine searches the mover's view, because it would score a position and its color mirror differently, and from a cleared hash, so
-    tables do not depend on one another. Moves that draw at once, or repeat a position of the move stack (which the engine does not know),
-    have the value of a draw. Each board needs a legal move.
-
-    Args:
-        boards: Positions.
-        pool: Engines started with `engine_options()`.
-        depth: Depth of the search of the `num_deep` best moves at depth 1.
-        num_deep: Other moves keep the order of depth 1, below these.
+    The `num_deep` best moves at depth 1 are searched to `depth`; other moves stay below them, in the order of depth 1. The engine gets the
+    mover's view, because it scores a position and its color mirror differently, and a cleared hash, so that tables do not depend on one
+    another. Moves that draw at once or repeat a position of the move stack have the value of a draw. Each board needs a legal move.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
@@ -118,7 +110,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
     def deeper(answer: EngineAnswer) -> Query:
         shallow.update(answer.scores)
-        # A stable sort: ties go to the lowest action id, not by the engine's order of lines.
+        # A stable sort: ties go to the lowest action id, not to the engine's order.
         best = sorted(moves, key=lambda move: value_of(shallow[move]), reverse=True)[:num_deep]
         return Query(fen=fen, limit=f"depth {depth} searchmoves {' '.join(best)}", moves=frozenset(best))
 
@@ -126,10 +118,9 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and scores below them for the other moves, in the order of their shallow scores.
+    """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so a move without a deep search must not score above one with a deep search. Only n - 1 scores are below
-    "mated in n", so some there become equal.
+    Depth 1 misses the reply, so no other move may score above a deep one. Only n - 1 scores are below "mated in n"; some become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):

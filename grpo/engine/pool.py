@@ -27,32 +27,28 @@ equal positions get equal answers."""
 
 NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-"""Remedy for an engine that keeps failing."""
 _MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries the engine is at fault, not a position.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Largest fraction of failed queries; a sound engine answers within two attempts. An engine that fails on a kind of position (such as those
-with castling, one in ten) would bias the dataset."""
+"""Largest fraction of failed queries. An engine that fails on a kind of position (with castling, one in ten) would bias the dataset;
+a sound engine answers within two attempts."""
 _MIN_FAILED: Final = 10  # Fewer failed queries say nothing about the fraction.
-_NEW_GAME: Final = "ucinewgame\n"
+_NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so answers do not depend on earlier searches.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
-    moves: frozenset[str] | None = None  # If given, exactly these moves (UCI) must get scores.
-    board: chess.Board | None = field(default=None, compare=False)
-    """The position, if the caller has it: parsing the FEN to check the answer takes half the time of a search."""
+    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
+    board: chess.Board | None = field(default=None, compare=False)  # Position, if known: parsing the FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Makes a second search from the first answer, with the hash that the first left; only the second answer counts."""
+    """Returns a second search, with the hash of the first, from the first answer; the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError if the answer has an illegal move, a missing score, or a lower depth than requested.
-
-    Some engines stop earlier after a mate or with a single move to score: their answer is the same at any depth.
-    """
+    """Raise EngineError for an illegal move, a missing score, or too low a depth."""
     word, _, number = query.limit.partition(" ")
+    # Some engines stop earlier after a mate or with a single move: their answer is the same at any depth.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
@@ -71,7 +67,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if a move is castling as the king's capture of its rook; `searchmoves` in UCI would not reach it."""
+    """Return a note if a move is castling as king takes rook, which `searchmoves` in UCI does not reach."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -80,23 +76,19 @@ def _castling(board: chess.Board, moves: Iterable[str]) -> str:
 class _Job:
     index: int
     query: Query
-    failures: Counter[str] = field(default_factory=Counter)
-    """Limit of a search -> failures; "" -> failed starts of an engine."""
+    failures: Counter[str] = field(default_factory=Counter)  # Limit of a search -> failures; "" -> failed starts of an engine.
     failed: list[EngineError] = field(default_factory=list)  # All errors.
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    Use a pool in one thread, which must outlive it: Linux kills the engines when the thread that started them ends. In a forked process
-    the pool has one new engine, because forked processes share the work.
+    One thread must use and outlive a pool: Linux kills engines when the thread that started them ends. In a forked process the pool
+    has one new engine, because forked processes share the work.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; up to `num_processes` start on demand, with one thread each, because more are not reproducible.
-
-        `options` are UCI options; an option that the engine does not declare is not sent.
-        """
+        """Find the engine; up to `num_processes` start on demand, with one thread each: searches with more are not reproducible."""
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
@@ -104,7 +96,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Kept only: the parent ends these.
+        self._of_parent: list[EngineProcess] = []  # References only: the parent ends these engines.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -119,8 +111,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order, or an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
 
-        Engines search while the caller works on an answer. With `gives_up`, raises EngineError if several queries in a row, or more than
-        1 % of all (also across calls), fail: then the engine is at fault.
+        Engines search while the caller works. With `gives_up`, raises EngineError if several queries in a row, or more than 1 % of all
+        (also across calls), fail: then the engine is at fault.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -167,12 +159,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
-        Args:
-            start_fen: Position at the start of the game.
-            moves: Moves since then, in UCI, separated by blanks.
-            limit: Arguments of `go`.
-            is_fresh: Clear the hash first instead of keeping the previous call's.
-
+        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash.
         Raises EngineError without a retry: a new process has no hash of the game, so the game must be replayed.
         """
         self._ready()
@@ -185,7 +172,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches if the engine is at fault, not a position; otherwise ""."""
+        """Return the failed searches if the engine is at fault, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
@@ -207,7 +194,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise EngineMissingError(
                 f"{process.name} searches {most} lines at once at most (option MultiPV), and a position can have {MAX_LEGAL_MOVES} moves"
             )
-        # A cleared hash makes the answer independent of earlier searches.
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job, job.query
 
@@ -221,7 +207,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output; yield searches that ended, each with its limit; kill processes that failed."""
+        """Wait for output; yield ended searches with their limits; kill failed processes."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

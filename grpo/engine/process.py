@@ -16,8 +16,7 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0
-"""Timeout for an engine that neither writes nor uses CPU; healthy ones answer in milliseconds, so it does not change results."""
+SILENT_SECONDS: Final = 30.0  # The same for a searching engine. Healthy ones answer in milliseconds, so results do not depend on it.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
 _MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
@@ -33,17 +32,16 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     """A running engine after the UCI handshake."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine and set the options that it declares. Raises EngineError if it does not complete the handshake in time."""
+        """Start the engine and set the options that it declares. Raises EngineError without a handshake in time."""
         self.name = ""
-        self.declared: dict[str, str] = {}
-        """Option -> the engine's declaration, such as `spin default 1 min 1 max 500`."""
+        self.declared: dict[str, str] = {}  # Option -> declaration, such as `spin default 1 min 1 max 500`.
         self._silent_seconds = start_seconds
         self._buffer = bytearray(b"\n")  # `take_until` needs a line break before every line.
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # PR_SET_PDEATHSIG by util-linux's setpriv: if this process gets SIGKILL, nothing else would end a hung engine.
-        # Without setpriv (not Linux), engines end at the end of their input.
+        # If this process gets SIGKILL, only setpriv (util-linux; PR_SET_PDEATHSIG) ends a hung engine. Without setpriv (not Linux),
+        # an engine ends at the end of its input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
             # A file without a name, because an unread pipe would block the engine.
@@ -65,8 +63,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
                 elif line.startswith("option name "):
                     name, _, declaration = line.removeprefix("option name ").partition(" type ")
                     self.declared[name.strip()] = declaration
-            chosen = {name: value for name, value in options.items() if name in self.declared}
-            self.send("".join(f"setoption name {name} value {value}\n" for name, value in chosen.items()) + "isready")
+            settings = [f"setoption name {name} value {value}\n" for name, value in options.items() if name in self.declared]
+            self.send("".join(settings) + "isready")
             self.wait_for(b"readyok")
         except BaseException:
             self.kill()
@@ -74,7 +72,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Send commands and restart the timeouts."""
+        """Send commands; restart the timeouts."""
         self._last_seen = self._asked = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -108,7 +106,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`, and return output through it. Raises EngineError if the engine dies or hangs."""
+        """Wait for a line that begins with `word`; return output through this line. Raises EngineError if the engine dies or hangs."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()

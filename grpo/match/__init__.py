@@ -1,1 +1,1 @@
-"""Playing strength: players, matches, openings, the ladder, held-out regret, exercises, a selection's report."""
+"""Players, matches, openings, the ladder, held-out regret and exercises."""

@@ -14,7 +14,7 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import wilson_interval
 
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns of a table of puzzles, in any order.
-_BAND: Final = 200  # Width of a band of ratings.
+_BAND: Final = 200  # Rating points.
 _AT_ONCE: Final = 1_000  # Exercises in memory.
 
 
@@ -27,10 +27,7 @@ class Exercise:
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Yield each puzzle of a decompressed table, or a Rejection for a broken row; skip blank lines.
-
-    Raises SourceError without a header with all of `COLUMNS`.
-    """
+    """Yield each puzzle of a decompressed table, or a Rejection for a broken row. Raises SourceError without all of `COLUMNS`."""
     for entry in puzzle_rows(stream, source, COLUMNS):
         if isinstance(entry, Rejection):
             yield entry
@@ -74,7 +71,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
     """Yield each exercise, whether the player solves it, and the answer counts (zeros if the player always names a legal move).
 
-    Each move must be right, or give checkmate, which ends the exercise (as on Lichess).
+    Each move must be right, or give checkmate, which ends the exercise.
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from grpo.base.errors import PlainError
 
 _T = TypeVar("_T")
-Tell = Callable[[int], None]  # Takes how much is done so far.
+Tell = Callable[[int], None]  # Takes the amount done so far.
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -30,7 +30,7 @@ def num_forks(wanted: int) -> int:
 def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
     """Run each task in a forked process and return the results in order; a single task runs in this process.
 
-    Tasks call their argument with how much they have done, such as a number of games; `tell` takes the sum. Raises a task's PlainError, or
+    Tasks call their argument with the amount done so far, such as a number of games; `tell` takes the sum. Raises a task's PlainError, or
     ForkError if a process ended without a result.
     """
     if len(tasks) == 1:
@@ -78,7 +78,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The parent gets it too, and finishes its step or kills this process.
+        signal.signal(number, signal.SIG_IGN)  # The parent gets the signal too: it ends its step or kills this process.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if (torch := sys.modules.get("torch")) is not None:

@@ -114,6 +114,8 @@ class Meeting(Document):
 
 
 class LadderReport(Ladder):
+    """The report of `calibrate`."""
+
     engine: str
     note: str = LADDER_NOTE
     meetings: tuple[Meeting, ...]
@@ -203,7 +205,7 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the most openings that `place_on_ladder` uses: for a binary search over the rungs and for the two nearest rungs."""
+    """Return the most openings that `place_on_ladder` uses."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
@@ -221,7 +223,7 @@ PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
 def place_on_ladder(
     players: Sequence[PlayRung], ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
 ) -> tuple[PlacedGames, ...]:
-    """Rate one or two players: a binary search of a few pairs per rung finds the nearest rungs, then many pairs against two rungs rate.
+    """Rate one or two players: a binary search by few pairs per rung finds the nearest rungs, then many pairs against two rungs rate.
 
     Two players meet the same rungs, the two nearest to their mean rating, on the same openings, for `ladder_difference`. They play two
     parts of `num_rung_pairs` openings per rung, or one part if it shows a difference; one player plays half a part. `openings` holds at
@@ -262,7 +264,6 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
 
 
 def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
-    """Return the games of the binary search."""
     by_rating, unused_openings = _by_rating(ladder), iter(openings)
     probes: list[RungGames] = []
     below, above = -1, len(by_rating)

@@ -78,7 +78,7 @@ class PlayedGame:
 class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
-    score: Estimate  # As played, like all fields except the last two.
+    score: Estimate  # Games as played, like all fields except the last two.
     pairs: tuple[int, int, int, int, int]
     """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int
@@ -233,7 +233,7 @@ def play_match(
 
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    num_done, is_self_play = 0, first is second
+    num_done, is_self_play = 0, first is second  # One player chooses both sides' moves in one batch.
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:

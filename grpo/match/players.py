@@ -59,12 +59,11 @@ class SamplingPlayer:
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
         uniforms = torch.tensor([self._streams.of(game).random() for game in games], dtype=torch.float64)
-        return _policy_moves(
-            self._policy,
-            boards,
-            temperature=self._temperature,
-            pick=lambda distribution, rows: distribution.sample_at(uniforms[rows, None])[:, 0],
-        )
+
+        def pick(distribution: MoveDistribution, rows: slice) -> Tensor:
+            return distribution.sample_at(uniforms[rows, None])[:, 0]
+
+        return _policy_moves(self._policy, boards, temperature=self._temperature, pick=pick)
 
 
 class RandomPlayer:
@@ -94,7 +93,6 @@ class EnginePlayer:
         self._says = says
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
-        """Raises EngineError if the engine fails and there is no `says`."""
         queries = [Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards]
         moves: list[chess.Move | Reply] = []
         for board, game, answer in zip(boards, games, self._pool.search(queries, gives_up=self._says is None), strict=True):
@@ -110,7 +108,7 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return the counts of one move from the errors of its searches; `num_moves` is 1 if a last search named a move, else 0."""
+    """Return one move's counts from the errors of its searches; `num_moves` is 1 if the last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 

@@ -1,7 +1,7 @@
 """Held-out regret: the value that a policy's moves lose, under a deeper search than the reward's.
 
-Regret is the cheapest measure of strength: regret screens checkpoints, games decide. A state's regret is max Q - sum p Q for sampled moves,
-or max Q - Q(most likely move). Policies are compared board by board, because most variance lies between boards.
+Regret, the cheapest measure of strength, screens checkpoints; games decide. A state's regret is max Q - sum p Q for sampled moves, or max Q
+- Q(most likely move). Policies are compared board by board, because most variance lies between boards.
 """
 
 from dataclasses import dataclass

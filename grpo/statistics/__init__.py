@@ -1,1 +1,1 @@
-"""Intervals, ratings, sequential halving, the phase guard and the verdict: arithmetic without chess or torch."""
+"""Intervals, ratings, sequential halving, the phase guard and the verdict."""

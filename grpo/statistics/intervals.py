@@ -160,8 +160,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 def between_runs(values: Sequence[float]) -> Estimate | None:
     """Return the runs' mean m with its 95 % interval, m +- t s / sqrt(n); None for fewer than two runs.
 
-    The interval covers all that a seed changes. s is the sample standard deviation, t Student's 97.5 % quantile with n - 1 degrees of
-    freedom.
+    The interval covers all that a seed changes. s is the sample standard deviation, t Student's 97.5 % quantile (n - 1 degrees of freedom).
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)

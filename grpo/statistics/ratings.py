@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 ELO_PER_NAT: Final = 400 / math.log(10)  # Elo points of one nat of log-odds: 173.7.
 _MAX_STEPS: Final = 200
-_LONGEST_STEP: Final = 2.0  # In nats; longer Newton steps overshoot far from the maximum.
+_LONGEST_STEP: Final = 2.0  # Nats; longer Newton steps overshoot far from the maximum.
 _TOLERANCE: Final = 1e-10
 
 Vector = NDArray[np.float64]  # [P], a number per free rating, or [K], a number per pairing.
@@ -46,13 +46,10 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from the pair scores against each opponent, rated in Elo."""
+    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from pair scores against opponents with ratings in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
-    return Rating(
-        elo=float(fitted[0]) * ELO_PER_NAT,
-        standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT,
-        weights=tuple(float(share) for share in information / information.sum()),
-    )
+    weights = tuple(float(share) for share in information / information.sum())
+    return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)
 
 
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
@@ -79,8 +76,8 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
     for _ in range(_MAX_STEPS):
         chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
         information = num_games * chances * (1 - chances)
-        bread = np.linalg.inv(design.T @ (information[:, None] * design))
-        added = information * np.einsum("kp,pq,kq->k", design, bread, design)
+        bread = np.linalg.inv(design.T @ (information[:, None] * design))  # Outer factor of the sandwich.
+        added = information * np.einsum("kp,pq,kq->k", design, bread, design)  # Firth's drawn games, by leverage.
         step = bread @ (design.T @ (points - num_games * chances + added * (0.5 - chances)))
         longest = float(np.abs(step).max())
         fitted = fitted + step * min(1.0, _LONGEST_STEP / max(longest, _TOLERANCE))

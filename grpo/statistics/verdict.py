@@ -72,7 +72,7 @@ class Decision(Document):
     replaces_previous: bool
     """Whether the candidate is promoted and shown to be better than the registry's champion, if that exists."""
     sentence: str
-    claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if it exists; they decide.
+    claims: tuple[Claim, ...] = ()  # Deciding claims: against the initial policy, and against the registry's champion if it exists.
     beside: tuple[Claim, ...] = ()  # Claims for other ways of scoring or playing; they decide nothing.
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
@@ -90,13 +90,8 @@ def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
 
 
 def decide_without_candidate(reason: str) -> Decision:
-    return Decision(
-        candidate_step=None,
-        verdict=Verdict.NO_IMPROVEMENT,
-        promoted=False,
-        replaces_previous=False,
-        sentence=f"No checkpoint could play, so none was shown to beat the pretrained policy: {reason}.",
-    )
+    sentence = f"No checkpoint could play, so none was shown to beat the pretrained policy: {reason}."
+    return Decision(candidate_step=None, verdict=Verdict.NO_IMPROVEMENT, promoted=False, replaces_previous=False, sentence=sentence)
 
 
 def decide(
@@ -108,19 +103,12 @@ def decide(
     ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
 ) -> Decision:
-    """Return the verdict on a candidate; only `Verdict.BETTER` makes the candidate champion.
+    """Return the verdict on a candidate from pair scores; only `Verdict.BETTER` makes the candidate champion.
 
-    The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced.
-    Holm's method adjusts both. Other scores are only reported, because sampled moves at T = 1 measure a policy's sharpness as much as its
+    The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced;
+    `against_previous` is None if there is no such champion or if it is the initial policy. Holm's method adjusts both. The claims `beside`
+    (name -> at least one pair score) are only reported, because sampled moves at T = 1 measure a policy's sharpness as much as its
     strength. A candidate shown to be worse on the ladder, or in a phase, is not promoted.
-
-    Args:
-        candidate: Checkpoint's step.
-        against_initial: Pair scores of the confirmation games.
-        against_previous: Pair scores against the registry's champion; None if there is none or if it is the initial policy.
-        beside: Name of another claim -> at least one pair score.
-        ladder_gain: The candidate's ladder rating minus the initial policy's.
-        phases: Results of `phase_changes`.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -174,8 +162,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step of the alias `peak`: the highest lower bound of the score against the initial policy, the first of ties.
-
-    The highest of many noisy scores is mostly luck.
-    """
+    """Return the alias `peak`: the step with the highest lower bound, because the highest of many noisy scores is mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

@@ -15,7 +15,7 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
     best: chess.Move | None  # None resigns.
-    shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, best first.
+    shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, the move to play first.
     remark: str  # Text of an `info string` line.
 
 

@@ -28,11 +28,7 @@ class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare an engine called `name` with default `options`.
-
-        `load` loads the policy and is called once, as late as possible. `seed` is the root of sampled moves. `write` sends a line to the
-        chess program.
-        """
+        """Prepare an engine. `load` is called once, as late as possible; `write` sends a line to the chess program."""
         self._name = name
         self._defaults = self._options = options
         self._load = load
@@ -151,10 +147,7 @@ def read_position(words: Sequence[str]) -> chess.Board:
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
-    """Return a move's UCI score: `mate 1`, `cp 0` for an immediate draw, else the mover's material balance in centipawns.
-
-    A policy estimates no value. Knight and bishop count 300, rook 500, queen 900.
-    """
+    """Return a move's UCI score: `mate 1`, `cp 0` for a draw, else the mover's material in centipawns (a policy estimates no value)."""
     after = board.copy(stack=False)
     after.push(move)
     if after.is_checkmate():

@@ -1,1 +1,1 @@
-"""Pages for looking at games and for playing, and the PGN files of matches."""
+"""Pages for looking at games and for playing, and PGN."""

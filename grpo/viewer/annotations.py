@@ -14,6 +14,7 @@ from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
 """Boards with legal moves -> each board's UCI move -> probability at T = 1; None without probabilities."""
+Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # The first and the second player's; None without a policy.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,23 +42,17 @@ def round_number(index: int) -> str:
     return f"{index // 2 + 1}.{index % 2 + 1}"
 
 
-def annotate(
-    result: MatchResult, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
-) -> dict[int, AnnotatedGame]:
+def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
-    `policies` are the first and the second player's, `pool` was started with `grpo.engine.move_values.engine_options()`. Raises EngineError
-    if several searches in a row fail; a position whose single search failed has no scores.
+    The engines of `pool` have the options of `move_values.engine_options()`. Raises EngineError if several searches in a row fail; a
+    position whose single search failed has no scores.
     """
-    return {
-        index: AnnotatedGame(why=why, notes=_notes(result.games[index], policies, pool, depth=depth))
-        for index, why in choose_highlights(result).items()
-    }
+    games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
+    return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}
 
 
-def _notes(
-    game: PlayedGame, policies: tuple[MoveProbabilities | None, MoveProbabilities | None], pool: EnginePool, *, depth: int
-) -> tuple[MoveNote, ...]:
+def _notes(game: PlayedGame, policies: Policies, pool: EnginePool, *, depth: int) -> tuple[MoveNote, ...]:
     boards = [board.copy() for board in game.boards()][:-1]
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
@@ -65,10 +60,8 @@ def _notes(
         by_board = policy([boards[ply] for ply in plies]) if policy is not None and plies else None
         if by_board is not None:
             probabilities.update(zip(plies, by_board, strict=True))
-    return tuple(
-        MoveNote(
-            probabilities=probabilities.get(ply, {}),
-            scores={} if isinstance(table, EngineError) else dict(zip(table.moves, table.scores, strict=True)),
-        )
-        for ply, table in enumerate(value_tables(boards, pool, depth=depth, num_deep=MAX_LEGAL_MOVES))
-    )
+    notes = []
+    for ply, table in enumerate(value_tables(boards, pool, depth=depth, num_deep=MAX_LEGAL_MOVES)):
+        scores = {} if isinstance(table, EngineError) else dict(zip(table.moves, table.scores, strict=True))
+        notes.append(MoveNote(probabilities=probabilities.get(ply, {}), scores=scores))
+    return tuple(notes)

@@ -36,17 +36,16 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, games that the rule may choose, and the measure that it maximizes."""
+"""Name, games that the rule may choose, and the measure that it maximizes. In a swing both sides led."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
     """Return index -> rule for up to `NUM_HIGHLIGHTS` distinct games; ties go to the earlier game.
 
-    Rules take the first player's side: biggest swing (both sides led by much), shortest win, shortest loss, drawn with the largest lead,
-    longest win, closest game. The next biggest swing replaces a rule without a game. A lead is a difference in material that lasts two
-    plies, so an exchange in progress does not count.
+    Rules take the first player's side; the next biggest swing replaces a rule without a game. A lead is a difference in material that lasts
+    two plies, so an exchange in progress does not count.
     """
-    # Deterministic players repeat games; one of each is enough.
+    # Deterministic players repeat games.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}
     for index, game in enumerate(result.games):
         if game.moves:

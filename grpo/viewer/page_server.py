@@ -40,10 +40,7 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Do one action and return the page's data: `move` with `uci`, `undo`, `resign`, `hint`, or `new` with `color`.
-
-        Raises MoveError if the action is impossible.
-        """
+        """Do an action (`move` with `uci`, `undo`, `resign`, `hint`, `new` with `color`) and return the page's data. Raises MoveError."""
         game = self.game
         match wanted.get("do"):
             case "hint" if "hint" not in game.actions:

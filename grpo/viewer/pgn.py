@@ -12,8 +12,9 @@ from grpo.engine.answers import Score
 from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
+_ADJUDICATION: Final = {"Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
-_SITE: Final = "chess-grpo"  # As online services do; a machine's name is private.
+_SITE: Final = "chess-grpo"  # Not a machine's name, which is private.
 
 
 def event_pgn(
@@ -28,7 +29,7 @@ def event_pgn(
     """Return the games of an event's matches as PGN, in order; equal matches give equal texts.
 
     `Round` is `pair.game`, `Result` the result as played, `AdjudicatedResult` the adjudicated result. `WhiteAnswers` and `BlackAnswers`
-    count the answers of players that can fail to name a legal move. `facts` are further tags.
+    count the answers of players that can fail to name a legal move. `facts` are extra tags.
 
     Without `played_on`, the date is `????.??.??`, so equal runs give equal files on any day. `annotated` maps an index in the first match
     to notes: the game gets the tag `Chosen`, and each move a comment with the engine's score for White (`[%eval 0.35]`, pawns or `#` and
@@ -36,7 +37,7 @@ def event_pgn(
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
-        noted = None if annotated is None else annotated.get(number)
+        noted = (annotated or {}).get(number)
         white, black = game.white_and_black(result.first, result.second)
         tags = {
             "Event": event,
@@ -50,7 +51,7 @@ def event_pgn(
             "PlyCount": str(len(game.moves)),
             "Seed": str(seed),
             "Termination": game.end.value,
-            **_adjudication(game),
+            **({} if game.adjudicated is None else {"AdjudicatedResult": game.white_result(game.adjudicated), **_ADJUDICATION}),
             **_answers(game),
             **({} if noted is None else {"Chosen": noted.why}),
             **(facts or {}),
@@ -58,12 +59,6 @@ def event_pgn(
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
         texts.append(f"{header}\n\n{_movetext(game, tags['Result'], None if noted is None else noted.notes)}\n")
     return "\n".join(texts)
-
-
-def _adjudication(game: PlayedGame) -> dict[str, str]:
-    if game.adjudicated is None:
-        return {}
-    return {"AdjudicatedResult": game.white_result(game.adjudicated), "Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 
 
 def _answers(game: PlayedGame) -> dict[str, str]:
