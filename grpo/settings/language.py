@@ -83,7 +83,7 @@ def model_folder(model: str) -> Path | None:
 
 
 def refuse_for_language(grpo: GrpoConfig) -> None:
-    """Raise ValueError if settings of `[grpo]` are only for networks."""
+    """Raise ValueError naming settings of `[grpo]` that are only for networks."""
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play_fraction must be 0": grpo.self_play_fraction > 0,
