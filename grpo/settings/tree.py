@@ -50,7 +50,7 @@ class BoardsConfig(Section):
     """Games (.pgn) or positions (.epd, .fen), plain or compressed as .zst, .gz, .bz2 or .zip; if empty, Stockfish plays the games. Files,
     folders, globs or s3://, https:// or hf:// addresses. The dataset's version has their names and contents, not their folders."""
     min_rating: Count | None = None
-    """Minimum rating of both players; games without ratings are dropped, and counted in the report."""
+    """Minimum rating of both players; games without both ratings are dropped, and counted in the report."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
     """Speed classes of the files' games; empty for all. Games whose TimeControl tag has no known class are kept."""
     num_train: Count = 9_000
