@@ -17,16 +17,17 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 PRINTED: Final = "Printed by `python -m infra.pages`."
 _CONFIGURATION: Final = f"""# Configuration
 
-{PRINTED} Settings are TOML and name only what differs from a preset: one of `grpo/settings/presets`
-(`laptop`, the defaults below, if none is named), or another settings file (`preset = "smoke"`).
-`make run CONFIG=my.toml` or `make run CONFIG=smoke SET="seed=7"` reads them. The classes in
-`grpo/settings` have ranges and full meanings; a few defaults differ for [language
-models](language.md). Facts of the machine are [environment variables](commands.md#variables).
+{PRINTED} A settings file is TOML. It names a preset (`preset = "smoke"`) and only the settings that
+differ from the preset: one of `grpo/settings/presets`, or another settings file. Without a name
+the preset is `laptop`, whose values are the defaults below. `make run CONFIG=my.toml` reads a file;
+`make run CONFIG=smoke SET="seed=7"` needs none. The classes in `grpo/settings` have ranges and full
+meanings. A few defaults differ for [language models](language.md). The machine's own facts are
+[environment variables](commands.md#variables).
 """
 _METRICS: Final = f"""# Metrics
 
-{PRINTED} A row is also of the same metric by phase, term, pair of terms or task (`grpo/entropy/endgame`),
-and of the ends of its interval (`_low`, `_high`).
+{PRINTED} A row also stands for the same metric by phase, term, pair of terms or task
+(`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`).
 """
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
