@@ -56,6 +56,8 @@ def fifth(values: Array) -> Array:
 
 
 class Assessment:
+    """A history, and the properties that its checks share."""
+
     def __init__(self, history: History) -> None:
         self.history = history
         self.get = history.series.get

@@ -55,6 +55,7 @@ _MANY_MEASURES: Final = 6
 
 
 def nan_steps(run: Assessment) -> Answer:
+    """Find NaN and infinite values, and optimizer steps that were skipped because of them."""
     bad = dict(run.history.not_finite)
     facts = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
     if (skipped := run.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
@@ -76,6 +77,7 @@ def unlearned_language_model(run: Assessment) -> Answer:
 
 
 def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
+    """Yield value and text of each KL that is not 0 before the first update."""
     history = run.history
     is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
     for name, limit in _AT_START:

@@ -138,7 +138,7 @@ def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     try:
         document = json.loads(lines.read(), parse_constant=str)
     except (ValueError, RecursionError):
-        raise HistoryError(f"{path}: is no readable JSON; give an array of rows, or one object per line") from None
+        raise HistoryError(f"{path}: is no JSON; give an array of rows, or one object per line") from None
     if isinstance(document, dict):
         document = _rows_of(document)
     if isinstance(document, list) and document and all(isinstance(row, list) and len(row) == 3 for row in document):
@@ -201,24 +201,12 @@ def _of_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Table:
             for offset, row in enumerate(chunk):
                 events += [(number + offset, str(event.get("name"))) for event in row.pop("events", ())]
         number += len(chunk)
-        frames.append(_frame(chunk))
+        frames.append(pd.DataFrame(chunk))
     if not number:
         raise HistoryError(f"{path}: has no rows")
     table = _of_frame(path, pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0])
     table.events = events
     return table
-
-
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    names = rows[0].keys()
-    if all(row.keys() == names for row in rows):
-        try:
-            cells = np.fromiter(chain.from_iterable(row.values() for row in rows), dtype=float, count=len(rows) * len(names))
-        except (TypeError, ValueError):  # A cell is text or empty.
-            return pd.DataFrame(rows)
-        if np.isfinite(cells).all():
-            return pd.DataFrame(cells.reshape(len(rows), -1), columns=list(names))
-    return pd.DataFrame(rows)
 
 
 def _flattened(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -50,7 +50,13 @@ def test_the_code_package_holds_code_and_no_secret(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     with contextlib.closing(tarfile.open(packed / "package.tgz")) as archive:
         names = [member.name for member in archive]
-    for wanted in ("chess_grpo.py", "grpo/settings/presets/smoke.toml", "grpo/viewer/pages/board.js", "data_checks/dataset.py"):
+    for wanted in (
+        "chess_grpo.py",
+        "before_metaflow.py",
+        "grpo/settings/presets/smoke.toml",
+        "grpo/viewer/pages/board.js",
+        "data_checks/dataset.py",
+    ):
         assert any(name.endswith(wanted) for name in names), f"{wanted} is left out"
     ours = [name for name in names if re.search(r"(^|/)(steps|grpo|data_checks)/", name) and "metaflow" not in name]
     assert {Path(name).suffix for name in ours} == {".py", ".toml", ".html", ".css", ".js", ".j2", ".lock"}
