@@ -1,19 +1,18 @@
 """Work in forked processes: each has what this one has and imports nothing again, one thread of torch, and engines of its own."""
 
-import ctypes
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from grpo.base.errors import PlainError
+from grpo.base.processes import signal_when_parent_ends
 
 _T = TypeVar("_T")
 Tell = Callable[[int], None]
 """Is told how much is done."""
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class ForkError(PlainError, RuntimeError):
@@ -83,8 +82,7 @@ def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     """Run a task in a forked process, which ends with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # The parent gets them too: it finishes its step, or kills this process.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # The threads of the parent's pool are not here.
     try:

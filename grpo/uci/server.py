@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import chess
 
+from grpo.board.material import material_lead
 from grpo.uci.options import UciError, UciOptions
 
 if TYPE_CHECKING:  # Torch is imported with the policy, after `uci` was answered.
@@ -23,7 +24,6 @@ NO_MOVE: Final = "(none)"
 """The `bestmove` of a finished game, as Stockfish sends it."""
 RESIGNATION: Final = "0000"
 """The `bestmove` of a player that resigns or has no position: the null move, which is never legal; UCI has no command for either."""
-_PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
 class UciEngine:
@@ -168,5 +168,4 @@ def score_after(board: chess.Board, move: chess.Move) -> str:
         return "mate 1"
     if after.is_stalemate() or after.is_insufficient_material():
         return "cp 0"
-    balance = sum(pawns * (len(after.pieces(kind, board.turn)) - len(after.pieces(kind, not board.turn))) for kind, pawns in _PAWNS.items())
-    return f"cp {100 * balance}"
+    return f"cp {100 * material_lead(after, board.turn)}"
