@@ -87,7 +87,10 @@ class GrpoConfig(Section):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.states_per_step % self.num_minibatches:
-            raise ValueError(f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches})")
+            raise ValueError(
+                f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches});"
+                " num_minibatches = 1 allows any number"
+            )
         if self.entropy_schedule == "field_notes" and self.field_notes is None:
             raise ValueError(
                 'entropy_schedule = "field_notes" needs [grpo.field_notes], which has no defaults: its numbers depend on the reward'
@@ -102,5 +105,8 @@ class GrpoConfig(Section):
             raise ValueError('entropy_schedule = "field_notes" adjusts the KL coefficient too: leave kl_target out')
         low, high = ENTROPY_BOUNDS
         if self.entropy_schedule == "target" and not low <= self.entropy_coefficient <= high:
-            raise ValueError(f"entropy_coefficient ({self.entropy_coefficient}) must lie within the controller's bounds, {low} to {high}")
+            raise ValueError(
+                f"entropy_coefficient ({self.entropy_coefficient}) must be {low} to {high}, the bounds of the entropy controller;"
+                ' entropy_schedule = "constant" allows any coefficient'
+            )
         return self
