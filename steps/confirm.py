@@ -42,7 +42,7 @@ def body(work: Work) -> None:
                 share = work.part.of(range(len(openings)))
                 arena.expect(2 * len(share), f"{stage} games")
                 first, second = _players(work, opened, stage, step)
-                result = arena.match(first, second, [openings[number] for number in share], numbers=share)
+                result = arena.match(first, second, {number: openings[number] for number in share})
                 games[stage] = [asdict(game) | {"pair": share[index // 2]} for index, game in enumerate(result.games)]
     write_json(work.folder / CACHED_GAMES, games)
 

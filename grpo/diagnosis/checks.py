@@ -13,7 +13,7 @@ from grpo.diagnosis.look import Answer, Look
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DiagnosisCheck:
     """A row of the table."""
 
     name: str
@@ -31,13 +31,13 @@ class Check:
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 
 
-def _check(name: str, row: dict[str, Any]) -> Check:
+def _check(name: str, row: dict[str, Any]) -> DiagnosisCheck:
     when = When(0)
     for each in row["when"].split():
         when |= When[each]
     found: Callable[[Look], Answer] = getattr(finds, name)
     needs = tuple(tuple(group.split("|")) for group in row["needs"])
-    return Check(name, when, needs, found, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
+    return DiagnosisCheck(name, when, needs, found, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
 
 
 CHECKS: Final = tuple(

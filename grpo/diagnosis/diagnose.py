@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from grpo.base.errors import PlainError
-from grpo.diagnosis.checks import CHECKS, Check
+from grpo.diagnosis.checks import CHECKS, DiagnosisCheck
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.diagnosis.history import History, When
 from grpo.diagnosis.look import Evidence, Look, Unclear
@@ -32,7 +32,7 @@ class NotLearnableError(PlainError, RuntimeError):
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     """Return what the checks find in a run's history; with the run's settings the advice names their values and the defaults."""
-    look, found, unclear = Look(history), list[tuple[Check, Evidence]](), list[str]()
+    look, found, unclear = Look(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue
@@ -56,7 +56,7 @@ def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     )
 
 
-def _finding(check: Check, evidence: Evidence, settings: Settings | None) -> Finding:
+def _finding(check: DiagnosisCheck, evidence: Evidence, settings: Settings | None) -> Finding:
     return Finding(
         name=check.name,
         severity=evidence.severity or check.severity,

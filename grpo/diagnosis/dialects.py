@@ -97,10 +97,10 @@ def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
 
 
 @cache
-def nearest(column: str) -> str:
+def nearest_column(column: str) -> str:
     """Return the known name that is most like a column's, or "".
 
-    >>> nearest("grad_nrom")
+    >>> nearest_column("grad_nrom")
     'grad_norm'
     """
     names = list(dict.fromkeys(name for each in DIALECTS[1:] for name in each.names))

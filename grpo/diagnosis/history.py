@@ -18,7 +18,7 @@ from grpo.diagnosis.dialects import (
     dialect_of,
     is_ambiguous,
     meaning_of,
-    nearest,
+    nearest_column,
     plain,
     step_columns,
 )
@@ -266,7 +266,7 @@ class History:
         used = {series.column: name for name, series in self.series.items()}
         words = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
         words += sorted(self.not_finite.keys() - used.keys())
-        unused = [f"{column} (like {near}?)" if (near := nearest(column)) else column for column in self.unused]
+        unused = [f"{column} (like {near}?)" if (near := nearest_column(column)) else column for column in self.unused]
         lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(words) or 'none'}"]
         return "\n".join([*lines, f"not used: {', '.join(unused) or 'none'}", *(f"note: {note}" for note in self.notes)])
 

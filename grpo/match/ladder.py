@@ -13,7 +13,7 @@ import numpy as np
 
 from grpo.base.documents import Document
 from grpo.engine.pool import EnginePool
-from grpo.match.matches import MatchReport, MatchResult, joined
+from grpo.match.matches import MatchReport, MatchResult, whole_match
 from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 from grpo.statistics.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
@@ -287,7 +287,7 @@ def place_on_ladder(
             part = [next(unused_openings) for _ in range(size)]
             for play, of_player in zip(players, played, strict=True):
                 of_player[rung].append(play(ladder.rungs[rung], part))
-        games = [tuple(RungGames(rung=rung, result=joined(parts)) for rung, parts in of_player.items()) for of_player in played]
+        games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in of_player.items()) for of_player in played]
         placed = tuple(PlacedGames(probes=tuple(one), games=other, z=z) for one, other in zip(probes, games, strict=True))
         difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # One player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:

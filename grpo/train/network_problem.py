@@ -101,7 +101,7 @@ class NetworkProblem:
 
     def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
         """Return the metrics of a rollout, and of the games that were played for it."""
-        return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
+        return probes.move_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
         """Yield the states of a minibatch in pieces that one forward pass takes."""

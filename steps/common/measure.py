@@ -64,8 +64,8 @@ class Arena:
         """Return openings from the stream of this name; positions in `exclude` are none, and those looked at are added to it."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
-    def match(self, first: Player, second: Player, openings: Sequence[str], *, numbers: Sequence[int] | None = None) -> MatchResult:
-        """Return a match, undecided games adjudicated; `numbers` are the openings' places in the whole of which this is a part."""
+    def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
+        """Return a match, undecided games adjudicated; a part of a larger match gives index in that match -> opening."""
         before = self._num_done
         result = play_match(
             first,
@@ -73,7 +73,6 @@ class Arena:
             openings,
             max_plies=self.config.max_plies,
             on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
-            numbers=numbers,
             num_processes=self._num_processes,
         )
         self._num_done += len(result.games)
@@ -88,7 +87,7 @@ class Arena:
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
             opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
-            return self.match(player, opponent, part, numbers=[numbers[opening] for opening in part])
+            return self.match(player, opponent, {numbers[opening]: opening for opening in part})
 
         return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
 

@@ -77,25 +77,25 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
         looks["boards.files"] = lambda: _files(settings.boards.files)
     if settings.boards.exclude:
         looks["boards.exclude"] = lambda: _files(settings.boards.exclude)
-    return [checked(what, look) for what, look in looks.items()]
+    return [tried(what, look) for what, look in looks.items()]
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
-        checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
-        checked("packages", _packages),
-        checked("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
+        tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
+        tried("packages", _packages),
+        tried("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
         PreflightCheck("settings", is_fine=not wrong, detail=wrong or "every key is known, and no two contradict each other"),
         *preflight(usable, machine, read_only=True),
     ]
     if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
-        checks.append(checked("boards", lambda: _boards(usable, machine)))
+        checks.append(tried("boards", lambda: _boards(usable, machine)))
     return checks
 
 
-def checked(what: str, look: Callable[[], str]) -> PreflightCheck:
+def tried(what: str, look: Callable[[], str]) -> PreflightCheck:
     """Return what a look has found, or its error, which says how to fix it."""
     try:
         return PreflightCheck(what, is_fine=True, detail=look())
