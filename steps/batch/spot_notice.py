@@ -10,15 +10,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+_SECONDS_BETWEEN: Final = 1.0  # Between two looks for the file.
 
 
 @contextmanager
-def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -> Iterator[None]:
+def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
     """Send this process SIGTERM, once, when a spot interruption notice comes while the block lasts.
 
     Args:
         notice: the file that Metaflow writes then (`current.spot_termination_notice`); None outside of Batch, where nothing is polled.
-        seconds: time between two polls.
     """
     if notice is None:
         yield
@@ -27,7 +29,7 @@ def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -
 
     def watch() -> None:
         while not Path(notice).exists():
-            if is_over.wait(seconds):
+            if is_over.wait(_SECONDS_BETWEEN):
                 return
         with lock:
             if not is_over.is_set():

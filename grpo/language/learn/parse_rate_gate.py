@@ -13,7 +13,7 @@ from grpo.language.text.tasks import LanguageTask, MoveAnswer
 from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
-NUM_PROMPTS: Final = 64
+_NUM_PROMPTS: Final = 64
 """Of each task."""
 _SHOWN: Final = 60
 
@@ -43,9 +43,7 @@ class ParseRate:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
-def parse_rates(
-    policy: LanguagePolicy, boards: LanguageBoards, *, seed: int, num_prompts: int = NUM_PROMPTS
-) -> dict[LanguageTask, ParseRate]:
+def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[LanguageTask, ParseRate]:
     """Return how many answers of each task that is trained can be read; the prompts are boards drawn without repetition.
 
     Raises NonFiniteError when weights are NaN or infinite.
@@ -53,7 +51,7 @@ def parse_rates(
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in LanguageTask if (share if task == LanguageTask.ENVIRONMENT else 1 - share) > 0]
-    return {task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks}
+    return {task: _rate(policy, _prompts(boards, task, seed), seed=seed) for task in tasks}
 
 
 def gate_metrics(rates: Mapping[LanguageTask, ParseRate]) -> dict[str, float]:
@@ -84,9 +82,9 @@ def refuse_unreadable(rates: Mapping[LanguageTask, ParseRate], config: LanguageC
     )
 
 
-def _prompts(boards: LanguageBoards, task: LanguageTask, num: int, seed: int) -> list[Example]:
+def _prompts(boards: LanguageBoards, task: LanguageTask, seed: int) -> list[Example]:
     rng = numpy_stream(seed, "gate", task)
-    indices = rng.choice(len(boards), size=min(num, len(boards)), replace=False)
+    indices = rng.choice(len(boards), size=min(_NUM_PROMPTS, len(boards)), replace=False)
     return [boards.example(int(index), task, rng=rng) for index in indices]
 
 
