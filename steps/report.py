@@ -7,6 +7,7 @@ from typing import Any, Final
 from grpo.base.documents import read_document, write_document
 from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
+from grpo.dataset.reports import Boards
 from grpo.diagnosis.findings import Diagnosis
 from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
@@ -16,7 +17,7 @@ from grpo.settings.names import compared_settings, flattened
 from grpo.statistics.intervals import Estimate, Unit, regret_interval
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
-from steps.pages.results import Boards, Measurement, Results, ResumedFrom, Training, read_results
+from steps.pages.results import Measurement, Results, ResumedFrom, Training, read_results
 from steps.pages.templates import page
 from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history
@@ -154,9 +155,8 @@ def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, gain and ladder on one screen, the rest folded; checkpoints and boards are on the card of `select`."""
     from steps.cards.pages import gain_chart, ladder_chart  # Altair takes half a second, and most who import a step draw nothing.
 
-    if not (found := seen.read(RESULTS)):
+    if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]
-    results = Results.model_validate(found)
     decision = results.decision
     strength = f"Champion of the run: step {decision.champion_step:,}. {decision.strength(decision.champion_step)}"
     head = page_part("verdict", seen=seen, decision=decision, more=[strength, str(results.origin or "")])

@@ -1,12 +1,13 @@
 """Parts of the steps that play games: an arena, the stages of a selection, and its games as plain data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from pydantic import TypeAdapter
+from pydantic import RootModel
 
 from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
@@ -119,10 +120,29 @@ def player_names(stage: str, candidate: int) -> tuple[str, str]:
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
 
 
-def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> MatchResult:
-    """Return the adjudicated match of two players from its games as plain data."""
-    played = TypeAdapter(tuple[PlayedGame, ...]).validate_python(tuple(games))
-    return MatchResult(first=names[0], second=names[1], games=played, is_adjudicated=True)
+class ScreeningGames(RootModel[dict[str, tuple[PlayedGame, ...]]]):
+    """`games.json` of `screen`: match (`screening_match`) -> its games."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedGame(PlayedGame):
+    """A game of a match that parallel tasks share."""
+
+    pair: int
+    """Index of the game's opening in the match."""
+
+    @classmethod
+    def of(cls, game: PlayedGame, *, pair: int) -> Self:
+        return cls(**{each.name: getattr(game, each.name) for each in fields(game)}, pair=pair)
+
+
+class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
+    """`games.json` of `confirm`: stage -> the games that this task has played."""
+
+
+def adjudicated_match(names: tuple[str, str], games: Sequence[PlayedGame]) -> MatchResult:
+    """Return the match of two players from its adjudicated games."""
+    return MatchResult(first=names[0], second=names[1], games=tuple(games), is_adjudicated=True)
 
 
 PREVIOUS_POLICY: Final = "previous"

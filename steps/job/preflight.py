@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -246,14 +246,14 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
     """Return the boards wanted and missing of each split and phase, and what was read."""
-    config, found, reports = settings.boards, list[Position](), list[dict[str, Any]]()
+    config, found, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
                 found += positions
-            reports.append(quota.report.as_facts())
+            reports.append(quota.report)
     wanted = boards_per_cell(config)
     missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
     return wanted, missing, SourceReport.joined(reports)
