@@ -10,7 +10,7 @@ from grpo.board.phases import PHASES
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.ladder import PlacedGames, Placement, ladder_difference
-from grpo.match.matches import MatchResult
+from grpo.match.matches import MatchResult, PlayedGame
 from grpo.match.selection import Selection
 from grpo.metrics.records import Record
 from grpo.metrics.shared import PRETRAINED_STEP, interval_names
@@ -35,7 +35,6 @@ from steps.common.measure import (
     Arena,
     ScreeningGames,
     SharedGames,
-    adjudicated_match,
     checkpoint,
     interval_metrics,
     player_names,
@@ -160,7 +159,11 @@ def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchR
     parts = [read_document(folder / CACHED_GAMES, SharedGames).root for folder in work.parts]
     games = sorted((game for part in parts for game in part.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
-    return adjudicated_match(player_names(stage, step), games)
+    return _adjudicated(player_names(stage, step), games)
+
+
+def _adjudicated(names: tuple[str, str], games: Sequence[PlayedGame]) -> MatchResult:
+    return MatchResult(first=names[0], second=names[1], games=tuple(games), is_adjudicated=True)
 
 
 def _decide(work: Work, contest: _Contest) -> Decision:
@@ -206,7 +209,7 @@ def _screening(work: Work, screened: Screened) -> list[MatchResult]:
     """Return the matches of the screening in the order in which they were played."""
     games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
-    return [adjudicated_match(player_names(SCREENING, step), games[match]) for match, step in played.items()]
+    return [_adjudicated(player_names(SCREENING, step), games[match]) for match, step in played.items()]
 
 
 def _selection(contest: _Contest, decision: Decision) -> Selection:

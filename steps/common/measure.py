@@ -140,10 +140,5 @@ class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
     """`games.json` of `confirm`: stage -> the games that this task has played."""
 
 
-def adjudicated_match(names: tuple[str, str], games: Sequence[PlayedGame]) -> MatchResult:
-    """Return the match of two players from its adjudicated games."""
-    return MatchResult(first=names[0], second=names[1], games=tuple(games), is_adjudicated=True)
-
-
 PREVIOUS_POLICY: Final = "previous"
 """Folder of the output of `screen`."""

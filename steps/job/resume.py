@@ -22,6 +22,7 @@ from steps.names import PEAK
 from steps.pages.known import summary_of
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
+from steps.run.records import OriginFacts
 from steps.run.step import StepOutput, registered_steps, step_of
 from steps.run.store import Store
 from steps.track.find import kept_checkpoint, named_policy
@@ -35,14 +36,9 @@ class ResumeError(PlainError, RuntimeError):
     """The run cannot resume from there, or not with these settings; the message has the command that works."""
 
 
-class Origin(TypedDict):
+class Origin(OriginFacts):
     """The run that a resumed run comes from."""
 
-    name: str
-    """The name as typed, such as RUN/STEP; an alias or a version with its preset, such as `smoke/peak`."""
-    run: str
-    step: int
-    """The checkpoint's step; 0 is the pretrained policy."""
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]
     """By step; the parts of the dataset are the dataset."""
