@@ -43,11 +43,11 @@ class Histogram(Document):
     """Width of a bin."""
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """For each class, a number for each bin."""
+    """Class -> a number for each bin, in the order of `classes`."""
 
 
 class Distributions(Document):
-    """What is in the boards; histograms are by phase, except `ratings`."""
+    """Distributions of the boards; histograms are by phase, except `ratings`."""
 
     cells: dict[str, dict[str, int]]
     """Phase -> split -> number of boards."""

@@ -1,4 +1,4 @@
-"""What Linux does with a process when its parent ends."""
+"""The signal that Linux sends to a process when its parent ends."""
 
 import ctypes
 import signal

@@ -208,7 +208,7 @@ TABLE: Final = {
         ("steps/job/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
     ],
     "grpo/dataset/labels.py": [
-        ("steps/dataset/build_boards", "same_on_every", "sorted(found, key=sha256_text)", "sorted(found)"),
+        ("steps/dataset/build_boards", "same_on_every", "sorted(first, key=sha256_text)", "sorted(first)"),
     ],
     "steps/join_boards.py": [
         ("steps/dataset/build_boards", "two_parts", "=settings.boards.max_per_game_and_phase", "=10_000"),
