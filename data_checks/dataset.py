@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -12,6 +12,7 @@ from data_checks.expectations import Check, Suite, prepare_great_expectations, r
 from data_checks.report import DatasetReport
 from grpo.dataset.pgn import MAX_RATING
 from grpo.dataset.quotas import QuotaCell, boards_per_cell
+from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA
 from grpo.settings.tree import BoardsConfig
 
@@ -35,7 +36,7 @@ _CELLS: Final = "a part of the boards is missing, occurs twice, or has other set
 def check_dataset_tables(
     boards: pa.Table,
     games: pa.Table,
-    facts: Mapping[str, Any],
+    dataset: JoinedBoards,
     config: BoardsConfig,
     *,
     data_docs: Path | None = None,
@@ -45,7 +46,7 @@ def check_dataset_tables(
     Args:
         boards: Table with `BOARD_SCHEMA`.
         games: Table with `GAME_SCHEMA`.
-        facts: Report of the step `join_boards`.
+        dataset: Report of the step `join_boards`.
         config: Settings of the dataset.
         data_docs: Folder for Great Expectations' Data Docs, or None.
     """
@@ -57,7 +58,7 @@ def check_dataset_tables(
             )
     prepare_great_expectations()
     columns = board_columns(boards, games)
-    wanted = {cell: count - facts["missing"].get("/".join(cell), 0) for cell, count in boards_per_cell(config).items()}
+    wanted = {cell: count - dataset.missing.get("/".join(cell), 0) for cell, count in boards_per_cell(config).items()}
     suites = (
         Suite(name="games", checks=_game_checks(config), columns=game_columns(games, boards, config)),
         Suite(name="boards", checks=_board_checks(wanted), columns=columns),

@@ -1,8 +1,11 @@
-"""Report of the data checks, as text and as plain data."""
+"""Report of the data checks, as text and as a document."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
+
+from grpo.base.documents import Document
+from grpo.dataset.reports import JoinedBoards
 
 MAX_EXAMPLES: Final = 5
 
@@ -20,6 +23,49 @@ class CheckResult:
     num_unexpected: int
     examples: tuple[str, ...]
     """Up to `MAX_EXAMPLES` violations, each with the row's name and value."""
+
+
+class SuiteResults(Document):
+    """The results of one suite."""
+
+    name: str
+    results: tuple[CheckResult, ...]
+
+
+class Histogram(Document):
+    """Counts of numbers by class and bin."""
+
+    low: int | float
+    """Lower end of the first bin."""
+    width: int | float
+    """Width of a bin."""
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+    """Class -> a number for each bin, in the order of `classes`."""
+
+
+class Distributions(Document):
+    """Distributions of the boards; histograms are by phase, except `ratings`."""
+
+    cells: dict[str, dict[str, int]]
+    """Phase -> split -> number of boards."""
+    values: Histogram
+    """Values of all legal moves, in [0, 1]."""
+    legal_moves: Histogram
+    plies: Histogram
+    ratings: Histogram | None
+    """Elo in the file, by the player's color; None if no game has ratings."""
+
+
+class CheckedBoards(Document):
+    """Report of `check_boards`."""
+
+    is_met: bool
+    num_failed: int
+    num_checks: int
+    suites: tuple[SuiteResults, ...]
+    dataset: JoinedBoards
+    distributions: Distributions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +102,12 @@ class DatasetReport:
             ]
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
-        suites = [{"name": name, "results": [asdict(result) for result in results]} for name, results in self.suites.items()]
-        return {"is_met": not self.failed, "num_failed": len(self.failed), "num_checks": self.num_checks, "suites": suites}
+    def document(self, dataset: JoinedBoards, distributions: Distributions) -> CheckedBoards:
+        return CheckedBoards(
+            is_met=not self.failed,
+            num_failed=len(self.failed),
+            num_checks=self.num_checks,
+            suites=tuple(SuiteResults(name=name, results=tuple(results)) for name, results in self.suites.items()),
+            dataset=dataset,
+            distributions=distributions,
+        )

@@ -2,10 +2,11 @@
 
 import html
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from data_checks.report import DatasetReport
 from grpo.board.phases import PHASES
+from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
@@ -16,44 +17,44 @@ _SOURCES: Final = {"engine": "Stockfish's games"}
 _LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 
 
-def summary_markdown(report: DatasetReport, facts: Mapping[str, Any], cells: Mapping[str, Mapping[str, int]]) -> str:
+def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mapping[str, Mapping[str, int]]) -> str:
     """Return verdict and counts as Markdown, at most about 5,000 characters; `cells` is phase -> split -> number of boards."""
     lines = [
-        f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(facts)}",
+        f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(dataset)}",
         "",
         f"| phase | found | used | {' | '.join(Split)} |",
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
-        *(f"| {phase} | {' | '.join(f'{count:,}' for count in _counts(facts, phase, cells))} |" for phase in PHASES),
+        *(f"| {phase} | {' | '.join(f'{count:,}' for count in _counts(dataset, phase, cells))} |" for phase in PHASES),
         "",
         # The table has the splits.
-        *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(facts)[1:] if counts),
+        *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(dataset)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"
 
 
-def summary_text(facts: Mapping[str, Any]) -> str:
-    return "\n".join([_size(facts), *(f"{title}: {_listed(counts)}" for title, counts in _countings(facts) if counts)])
+def summary_text(dataset: JoinedBoards) -> str:
+    return "\n".join([_size(dataset), *(f"{title}: {_listed(counts)}" for title, counts in _countings(dataset) if counts)])
 
 
-def _counts(facts: Mapping[str, Any], phase: str, cells: Mapping[str, Mapping[str, int]]) -> list[int]:
-    return [facts["natural_phases"][phase], facts["phases"][phase], *cells[phase].values()]
+def _counts(dataset: JoinedBoards, phase: str, cells: Mapping[str, Mapping[str, int]]) -> list[int]:
+    return [dataset.natural_phases[phase], dataset.phases[phase], *cells[phase].values()]
 
 
-def _size(facts: Mapping[str, Any]) -> str:
+def _size(dataset: JoinedBoards) -> str:
     return (
-        f"{facts['rows']:,} boards from {facts['used_games']:,} games and listed positions, of {facts['games']:,} usable ones;"
-        f" {sum(facts['rejected'].values()):,} were rejected, {facts['duplicates']:,} repeated positions were left out."
+        f"{dataset.rows:,} boards from {dataset.used_games:,} games and listed positions, of {dataset.games:,} usable ones;"
+        f" {sum(dataset.rejected.values()):,} were rejected, {dataset.duplicates:,} repeated positions were left out."
     )
 
 
-def _countings(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
+def _countings(dataset: JoinedBoards) -> list[tuple[str, Mapping[str, int]]]:
     return [
-        ("Splits", {split.value: facts["splits"].get(split, 0) for split in Split}),
-        ("Boards from", {_SOURCES.get(name, name): count for name, count in facts["sources"].items()}),
-        ("Labeled with", {_LABELS.get(name, name): count for name, count in facts["labels"].items()}),
-        ("Missing, of those wanted", facts["missing"]),
-        ("Games rejected", facts["rejected"]),
-        ("Positions left out", facts["left_out"]),
+        ("Splits", {split.value: dataset.splits.get(split, 0) for split in Split}),
+        ("Boards from", {_SOURCES.get(name, name): count for name, count in dataset.sources.items()}),
+        ("Labeled with", {_LABELS.get(name, name): count for name, count in dataset.labels.items()}),
+        ("Missing, of those wanted", dataset.missing),
+        ("Games rejected", dataset.rejected),
+        ("Positions left out", dataset.left_out),
     ]
 
 

@@ -9,6 +9,7 @@ from grpo.match.matches import MatchReport
 from grpo.match.players import Player
 from grpo.metrics.records import Record
 from grpo.statistics.intervals import Unit, elo_estimate
+from grpo.viewer.decisions import Decisions
 from steps.cards.page import CardPart, Seen, page_part
 from steps.common.dataset import position_keys, read_boards
 from steps.common.measure import Arena, interval_metrics, read_ladder
@@ -75,12 +76,11 @@ def card(seen: Seen) -> list[CardPart]:
     from steps.cards.charts import Interval, interval_parts  # Altair takes half a second, and most who import a step draw nothing.
     from steps.cards.pages import decision_boards
 
-    if not (found := seen.read()):
+    if (report := seen.document(BaselineReport)) is None:
         return [page_part("baseline", seen=seen, report=None, matches={})]
-    report = BaselineReport.model_validate(found)
     matches = report.matches | {f"ladder: {part.rung}": part.match for part in report.ladder.games}
     bars = [Interval(name, elo_estimate(match.score), "as played") for name, match in matches.items()]
     note = "Games with best moves, as played; clipped at 1,200 Elo."
     figure = interval_parts("Elo against each opponent", Unit.ELO, bars, zero="even", note=note)
     head = page_part("baseline", seen=seen, report=report, matches=matches)
-    return [head, *figure, *decision_boards(seen.read(DECISIONS), whose="the pretrained policy")]
+    return [head, *figure, *decision_boards(seen.document(Decisions, DECISIONS), whose="the pretrained policy")]

@@ -8,10 +8,10 @@ import chess
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grpo.base.files import write_json
+from grpo.base.documents import write_document
 from grpo.board.actions import MAX_LEGAL_MOVES
 from grpo.dataset.exclusions import excluded_positions
-from grpo.dataset.quotas import Quota
+from grpo.dataset.quotas import Quota, SourceReport, UnitReports
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table
 from grpo.dataset.units import unit_boards_per_cell, unit_positions
 from grpo.engine.answers import EngineError
@@ -43,7 +43,7 @@ def body(work: Work) -> None:
     # Two engines, because players search one line and values all; they take turns, so that one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
-        engine, reports, num_rows = str(identify(stockfish)), dict[str, Any](), 0
+        engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
         for unit in units:
             quota = Quota(unit_boards_per_cell(boards), boards, seed=settings.seed, excluded=excluded)
             parts: list[pa.Table] = [board_table([])]
@@ -55,8 +55,8 @@ def body(work: Work) -> None:
             games = pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA)
             pq.write_table(pa.concat_tables(parts), work.folder / f"unit-{unit:04d}.{BOARDS}")
             pq.write_table(games, work.folder / f"unit-{unit:04d}.{GAMES}")
-            reports[str(unit)] = quota.report.as_facts()
-    write_json(work.folder / REPORT, reports)
+            reports[str(unit)] = quota.report
+    write_document(work.folder / REPORT, UnitReports(reports))
 
 
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:

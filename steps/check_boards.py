@@ -9,10 +9,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_checks.dataset import check_dataset_tables
+from data_checks.report import CheckedBoards, Distributions, Histogram
 from data_checks.summary import summary_markdown, summary_text
+from grpo.base.documents import read_document, write_document
 from grpo.base.errors import PlainError
-from grpo.base.files import ASIDE, read_json, write_json
+from grpo.base.files import ASIDE
 from grpo.board.phases import PHASES
+from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
@@ -52,46 +55,39 @@ def body(work: Work) -> None:
     Raises ChecksError with the report as text when one of them does not hold.
     """
     boards, settings = work.inputs["join_boards"], work.settings
-    table, games, facts = read_boards(boards), read_game_table(boards), read_json(boards / REPORT)
+    table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
     report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
     found = distributions(table, games)
-    write_json(work.folder / REPORT, report.to_dict() | {"dataset": facts, "distributions": found})
-    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, found["cells"]), encoding="utf-8")
+    write_document(work.folder / REPORT, report.document(facts, found))
+    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, found.cells), encoding="utf-8")
 
 
-def distributions(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
-    """Return what is in the boards, as plain data.
-
-    `cells` is phase -> split -> number of boards. `values` (of all legal moves, in [0, 1]), `legal_moves` and `plies` are histograms by
-    phase, `ratings` (only if there are some) by the player's color: `counts` has for each of the `classes` a number for each bin of
-    `width` from `low` on.
-    """
+def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
+    """Return what is in the boards."""
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
     counted = Counter(zip(phases.tolist(), splits, strict=True))
     sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
     values = np.concatenate([np.asarray(each) for each in boards["values"].to_pylist()])
-    found = {
-        "cells": {phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
-        # The last bin has 1, too.
-        "values": _histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
-        "legal_moves": _histogram(sizes, phases, PHASES, 4),
-        "plies": _histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
-    }
     rated = [(color, rating) for color in ("white", "black") for rating in games[f"{color}_rating"].to_pylist() if rating is not None]
-    if rated:
-        colors, ratings = map(np.array, zip(*rated, strict=True))
-        found["ratings"] = _histogram(ratings, colors, ("white", "black"), 100)
-    return found
+    colors, ratings = np.array([color for color, _ in rated]), np.array([rating for _, rating in rated])
+    return Distributions(
+        cells={phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
+        # The last bin has 1, too.
+        values=_histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
+        legal_moves=_histogram(sizes, phases, PHASES, 4),
+        plies=_histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
+        ratings=_histogram(ratings, colors, ("white", "black"), 100) if rated else None,
+    )
 
 
-def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> dict[str, Any]:
+def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> Histogram:
     bins = np.floor(numbers / width + 1e-6).astype(np.int64)
     low, size = int(bins.min()), int(np.ptp(bins)) + 1
-    counts = [np.bincount(bins[classes == name] - low, minlength=size).tolist() for name in names]
-    return {"low": low * width, "width": width, "classes": list(names), "counts": counts}
+    counts = tuple(tuple(np.bincount(bins[classes == name] - low, minlength=size).tolist()) for name in names)
+    return Histogram(low=low * width, width=width, classes=tuple(names), counts=counts)
 
 
 def card(seen: Seen) -> list[CardPart]:
@@ -99,9 +95,9 @@ def card(seen: Seen) -> list[CardPart]:
     from steps.cards.charts import histogram  # Altair takes half a second, and most who import a step draw nothing.
 
     head = page_part("dataset", seen=seen)
-    if not (report := seen.read()):
+    if (report := seen.document(CheckedBoards)) is None:
         return [head]
-    found = report["distributions"]
-    charts = [histogram(*titles, found[name]) for name, titles in _HISTOGRAMS.items() if name in found]
-    checks = page_part("checks", suites=report["suites"], rejected=report["dataset"]["first_rejected"])
+    found = {name: getattr(report.distributions, name) for name in _HISTOGRAMS}
+    charts = [histogram(*titles, found[name]) for name, titles in _HISTOGRAMS.items() if found[name] is not None]
+    checks = page_part("checks", suites=report.suites, rejected=report.dataset.first_rejected)
     return [head, markdown_part(seen.read(SUMMARY)), *charts, checks]

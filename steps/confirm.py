@@ -1,16 +1,15 @@
 """Play one task's share of the games that decide on the candidate: fresh games, from openings that serve nothing else."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from grpo.base.documents import read_document
-from grpo.base.files import write_json
+from grpo.base.documents import read_document, write_document
 from grpo.match.players import Player
 from grpo.statistics.halving import Screened
-from steps.common.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, checkpoint, player_names
+from steps.common.measure import FRESH, PREVIOUS, PREVIOUS_POLICY, SAMPLED, Arena, SharedGame, SharedGames, checkpoint, player_names
 from steps.common.policies.competitor import Competitor
 from steps.common.policies.open import open_policy
 from steps.names import CACHED_GAMES, REPORT
@@ -32,7 +31,7 @@ STEP: Final = Step(
 def body(work: Work) -> None:
     """Write this part's games of each stage; each has the number of its pair in the whole match."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
-    games: dict[str, list[dict[str, Any]]] = {}
+    games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
         num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks of one machine share its cores.
@@ -43,9 +42,9 @@ def body(work: Work) -> None:
                 share = work.part.of(range(len(openings)))
                 arena.expect(2 * len(share), f"{stage} games")
                 first, second = _players(work, opened, stage, step)
-                result = arena.match(first, second, [openings[number] for number in share], numbers=share)
-                games[stage] = [asdict(game) | {"pair": share[index // 2]} for index, game in enumerate(result.games)]
-    write_json(work.folder / CACHED_GAMES, games)
+                result = arena.match(first, second, {number: openings[number] for number in share})
+                games[stage] = tuple(SharedGame.of(game, pair=share[index // 2]) for index, game in enumerate(result.games))
+    write_document(work.folder / CACHED_GAMES, SharedGames(games))
 
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:

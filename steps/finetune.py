@@ -98,12 +98,11 @@ def card(seen: Seen) -> list[CardPart]:
     """Return the card, live while it trains or from the stored history: findings, curves and events."""
     from steps.cards.training import charts  # Altair takes half a second, and most who import a step draw nothing.
 
-    report, records, written, num_shown = seen.read(), seen.history(), seen.read(FINDINGS), 40
+    report, records, written, num_shown = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS), 40
     events = [(record.step, event) for record in records for event in record.events]
-    findings = Diagnosis.model_validate(written).findings if written else ()
-    if not written and any(event.name == FINDING for _, event in events):  # There is no output yet.
+    findings = () if written is None else written.findings
+    if written is None and any(event.name == FINDING for _, event in events):  # There is no output yet.
         findings = diagnose(History.of_records(records), Settings.model_validate(seen.settings)).findings
-    ended = Training.model_validate(report).end if report else ""
-    head = page_part("finetune", seen=seen, ended=ended, findings=findings)
+    head = page_part("finetune", seen=seen, ended="" if report is None else report.end, findings=findings)
     tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))
     return [head, *charts(seen, "finetune"), tail]

@@ -1,18 +1,19 @@
 """Join the units into the dataset: exact quotas of each phase and split, no board twice, and an account of what was left out."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grpo.base.files import read_json, write_json
+from grpo.base.documents import read_document, write_document
 from grpo.board.phases import Phase
 from grpo.dataset.games import SourceError
-from grpo.dataset.quotas import SourceReport, boards_per_cell, cut_to_quota, refusal, shortage_text
+from grpo.dataset.quotas import QuotaCell, SourceReport, UnitReports, boards_per_cell, cut_to_quota, refusal, shortage_text
+from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import BOARD_SCHEMA, GAME_SCHEMA, Position, Split, phase_counts
 from grpo.metrics.records import Record
 from steps.common.dataset import preview
@@ -45,7 +46,7 @@ def body(work: Work) -> None:
     kept, num_joined_duplicates, missing = cut_to_quota(
         _positions(boards), wanted, max_per_game_and_phase=settings.boards.max_per_game_and_phase
     )
-    report = SourceReport.joined([unit for folder in folders for unit in read_json(folder / REPORT).values()])
+    report = SourceReport.joined(unit for folder in folders for unit in read_document(folder / REPORT, UnitReports).root.values())
     report.duplicates += num_joined_duplicates
     if any(missing.values()):
         shortage = shortage_text(wanted, missing, report, settings.boards)
@@ -60,24 +61,23 @@ def body(work: Work) -> None:
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)
     pq.write_table(games, work.folder / GAMES)
-    short = {"/".join(cell): count for cell, count in missing.items() if count}
-    facts = report.as_facts() | _dataset_facts(boards, games) | {"missing": short}
-    write_json(work.folder / REPORT, facts)
+    write_document(work.folder / REPORT, _report(boards, games, report, missing))
     (work.folder / BOARDS_PREVIEW).parent.mkdir(exist_ok=True)
     (work.folder / BOARDS_PREVIEW).write_bytes(preview(work.folder / BOARDS))
-    work.log(Record(0, {"boards/rows": facts["rows"]}))
+    work.log(Record(0, {"boards/rows": boards.num_rows}))
 
 
-def _dataset_facts(boards: pa.Table, games: pa.Table) -> dict[str, Any]:
-    phases = boards["phase"].to_pylist()
-    return {
-        "rows": boards.num_rows,
-        "phases": phase_counts(phases),
-        "splits": dict(sorted(Counter(boards["split"].to_pylist()).items())),
-        "sources": dict(sorted(Counter(boards["source"].to_pylist()).items())),
-        "labels": dict(sorted(Counter(boards["label_from"].to_pylist()).items())),
-        "used_games": games.num_rows,
-    }
+def _report(boards: pa.Table, games: pa.Table, sources: SourceReport, missing: Mapping[QuotaCell, int]) -> JoinedBoards:
+    return JoinedBoards(
+        **vars(sources),
+        rows=boards.num_rows,
+        phases=phase_counts(boards["phase"].to_pylist()),
+        splits=Counter(boards["split"].to_pylist()),
+        sources=Counter(boards["source"].to_pylist()),
+        labels=Counter(boards["label_from"].to_pylist()),
+        used_games=games.num_rows,
+        missing={"/".join(cell): count for cell, count in missing.items() if count},
+    )
 
 
 def _concatenated(folders: Sequence[Path], name: str, schema: pa.Schema) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from grpo.base.files import write_json
+from grpo.base.documents import Document, write_document
 from grpo.dataset.labels import label_arrays
 from grpo.dataset.table import Split, board_arrays
 from grpo.metrics.records import Record
@@ -30,6 +30,25 @@ STEP: Final = Step(
 )
 
 
+class Imitation(Document):
+    """The report of imitation by a network; losses and entropy in nats, measured at the best step."""
+
+    num_positions: int
+    """Positions to imitate."""
+    num_steps: int
+    best_step: int
+    """Step with the lowest validation loss, whose weights are saved."""
+    weights: str
+    """Hash of the saved weights."""
+    learning_rate: float
+    train_loss: float
+    validation_loss: float
+    top1: float
+    """Fraction of the validation boards whose move played is the likeliest move."""
+    top5: float
+    entropy: float
+
+
 def body(work: Work) -> None:
     """Write the policy with the lowest validation loss, and how imitation ended."""
     settings, boards = work.settings, work.inputs["join_boards"]
@@ -44,16 +63,9 @@ def body(work: Work) -> None:
         looks.append(look)
     best = min(looks, key=lambda look: look.metrics["imitation/validation_loss"])
     policy.save(work.folder)
-    write_json(
-        work.folder / REPORT,
-        {
-            "num_positions": len(train),
-            "num_steps": looks[-1].step,
-            "best_step": best.step,
-            "weights": weights_hash(policy),
-            **{name.removeprefix("imitation/"): value for name, value in best.metrics.items()},
-        },
-    )
+    measured = {name.removeprefix("imitation/"): value for name, value in best.metrics.items()}
+    report = Imitation(num_positions=len(train), num_steps=looks[-1].step, best_step=best.step, weights=weights_hash(policy), **measured)
+    write_document(work.folder / REPORT, report)
 
 
 def card(seen: Seen) -> list[CardPart]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from grpo.base.documents import read_document, write_document
+from grpo.base.documents import Document, read_document, write_document
 from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
+from grpo.dataset.reports import Boards
 from grpo.diagnosis.findings import Diagnosis
 from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
@@ -16,7 +17,7 @@ from grpo.settings.names import compared_settings, flattened
 from grpo.statistics.intervals import Estimate, Unit, regret_interval
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
-from steps.pages.results import Boards, Measurement, Results, ResumedFrom, Training, read_results
+from steps.pages.results import Measurement, Results, ResumedFrom, Training, read_results
 from steps.pages.templates import page
 from steps.run.step import OfRun, Outside, Step
 from steps.run.work import Work, read_history
@@ -31,6 +32,7 @@ STEP: Final = Step(
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
+_Form = TypeVar("_Form", bound=Document)
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
@@ -56,23 +58,23 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         origin: RUN/STEP that it was resumed from; empty for a new training.
     """
     outputs = {manifest["step"]: _Output(folder, manifest) for folder in folders.values() for manifest in [read_json(folder / MANIFEST)]}
-    decision = Selection.model_validate(outputs["select"].report)
-    baseline = BaselineReport.model_validate(outputs["baseline"].report)
+    decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
     history = read_history(outputs["finetune"].folder)
     candidate = {name: value for record in history if record.step == decision.candidate_step for name, value in record.metrics.items()}
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
     settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
+    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)  # Its form is the kind's own.
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
         kind=settings["policy.kind"],
         origin=None if not origin else ResumedFrom(run=run, step=int(step)),
         decision=decision,
         measurements=tuple(_measured(outputs, baseline, decision, compared_settings(settings))),
-        ladder=LadderReport.model_validate(outputs["calibrate"].report),
+        ladder=outputs["calibrate"].report(LadderReport),
         regret={phase: (baseline.heldout[name], candidate.get(name)) for phase, name in phases.items()},
-        boards=Boards.model_validate(outputs["join_boards"].report),
-        pretraining=outputs["pretrain"].report,
-        training=Training.model_validate(outputs["finetune"].report),
+        boards=outputs["join_boards"].report(Boards),
+        pretraining=pretraining,
+        training=outputs["finetune"].report(Training),
         findings=read_document(findings, Diagnosis) if findings.is_file() else None,
         settings=settings,
         engine=outputs["select"].parts["inputs"]["engine"],
@@ -86,7 +88,10 @@ class _Output:
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder, self.manifest, self.parts = folder, manifest, manifest["parts"]
         self.hash = str(manifest["output_hash"])
-        self.report: dict[str, Any] = read_json(folder / REPORT)
+
+    def report(self, form: type[_Form]) -> _Form:
+        """Return the step's report. Raises as `read_document`."""
+        return read_document(self.folder / REPORT, form)
 
 
 def _measured(
@@ -154,9 +159,8 @@ def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, gain and ladder on one screen, the rest folded; checkpoints and boards are on the card of `select`."""
     from steps.cards.pages import gain_chart, ladder_chart  # Altair takes half a second, and most who import a step draw nothing.
 
-    if not (found := seen.read(RESULTS)):
+    if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]
-    results = Results.model_validate(found)
     decision = results.decision
     strength = f"Champion of the run: step {decision.champion_step:,}. {decision.strength(decision.champion_step)}"
     head = page_part("verdict", seen=seen, decision=decision, more=[strength, str(results.origin or "")])

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from grpo.base.documents import write_document
-from grpo.base.files import write_json
 from grpo.match.ladder import num_openings_to_place
+from grpo.match.matches import PlayedGame
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.policy.files import copy_policy
 from grpo.statistics.halving import HalvingTrace, Screened, sequential_halving
@@ -23,6 +22,7 @@ from steps.common.measure import (
     SAMPLED,
     SCREENING,
     Arena,
+    ScreeningGames,
     checkpoint,
     player_names,
     screening_match,
@@ -54,7 +54,7 @@ def body(work: Work) -> None:
     if not best:
         reason = f"none of {len(checkpoints):,} checkpoints has a finite held-out regret"
         write_document(work.folder / REPORT, Screened(candidate_step=None, reason=reason, heldout_regret_best=regrets, openings={}))
-        write_json(work.folder / CACHED_GAMES, {})
+        write_document(work.folder / CACHED_GAMES, ScreeningGames({}))
         return
     candidates = {step: open_policy(checkpoint(work, step), work.device, settings=work.settings) for step in best}
     initial = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
@@ -72,7 +72,7 @@ def body(work: Work) -> None:
         previous_weights=previous_weights,
     )
     write_document(work.folder / REPORT, report)
-    write_json(work.folder / CACHED_GAMES, games)
+    write_document(work.folder / CACHED_GAMES, ScreeningGames(games))
 
 
 def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
@@ -103,10 +103,10 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 
 def _halving(
     work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
-) -> tuple[HalvingTrace, dict[str, list[dict[str, Any]]]]:
+) -> tuple[HalvingTrace, dict[str, tuple[PlayedGame, ...]]]:
     """Return the trace of the halving, and its games by match; all candidates of a round share its openings."""
     rounds: dict[int, list[str]] = {}
-    games: dict[str, list[dict[str, Any]]] = {}
+    games: dict[str, tuple[PlayedGame, ...]] = {}
     seed = work.settings.seed
 
     def play(candidate: int, number: int) -> list[float]:
@@ -118,7 +118,7 @@ def _halving(
         first = candidates[candidate].player(names[0], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "candidate"))
         second = initial.player(names[1], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "initial"))
         result = arena.match(first, second, rounds[number])
-        games[screening_match(candidate, number)] = [asdict(game) for game in result.games]
+        games[screening_match(candidate, number)] = result.games
         return result.pair_scores()
 
     return sequential_halving(list(candidates), play), games

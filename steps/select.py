@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from grpo.base.documents import read_document, write_document
-from grpo.base.files import copy_folder, read_json
+from grpo.base.files import copy_folder
 from grpo.board.phases import PHASES
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.ladder import PlacedGames, Placement, ladder_difference
-from grpo.match.matches import MatchResult
+from grpo.match.matches import MatchResult, PlayedGame
 from grpo.match.selection import Selection
 from grpo.metrics.records import Record
 from grpo.metrics.shared import PRETRAINED_STEP, interval_names
@@ -20,6 +20,7 @@ from grpo.statistics.intervals import REPEATED_Z, Estimate, elo_estimate
 from grpo.statistics.phase_guard import phase_changes
 from grpo.statistics.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
 from grpo.viewer.annotations import annotate
+from grpo.viewer.decisions import Decisions
 from grpo.viewer.page import viewer_page
 from grpo.viewer.pgn import event_pgn
 from steps.cards.page import CardPart, Seen, page_part
@@ -32,11 +33,12 @@ from steps.common.measure import (
     SAMPLED,
     SCREENING,
     Arena,
+    ScreeningGames,
+    SharedGames,
     checkpoint,
     interval_metrics,
     player_names,
     read_ladder,
-    read_match,
     screening_match,
 )
 from steps.common.policies.competitor import Competitor
@@ -155,10 +157,14 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
 
 def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchResult:
     """Return a match from the shares that tasks have played, in the order of its openings."""
-    games = [game for folder in work.parts for game in read_json(folder / CACHED_GAMES).get(stage, [])]
-    games.sort(key=lambda game: game["pair"])
-    assert [game["opening"] for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
-    return read_match(player_names(stage, step), ({name: fact for name, fact in game.items() if name != "pair"} for game in games))
+    parts = [read_document(folder / CACHED_GAMES, SharedGames).root for folder in work.parts]
+    games = sorted((game for part in parts for game in part.get(stage, ())), key=lambda game: game.pair)
+    assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
+    return _adjudicated(player_names(stage, step), games)
+
+
+def _adjudicated(names: tuple[str, str], games: Sequence[PlayedGame]) -> MatchResult:
+    return MatchResult(first=names[0], second=names[1], games=tuple(games), is_adjudicated=True)
 
 
 def _decide(work: Work, contest: _Contest) -> Decision:
@@ -202,9 +208,9 @@ def _write_games(work: Work, contest: _Contest) -> None:
 
 def _screening(work: Work, screened: Screened) -> list[MatchResult]:
     """Return the matches of the screening in the order in which they were played."""
-    games = read_json(work.inputs["screen"] / CACHED_GAMES)
+    games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
-    return [read_match(player_names(SCREENING, step), games[match]) for match, step in played.items()]
+    return [_adjudicated(player_names(SCREENING, step), games[match]) for match, step in played.items()]
 
 
 def _selection(contest: _Contest, decision: Decision) -> Selection:
@@ -248,10 +254,9 @@ def card(seen: Seen) -> list[CardPart]:
     """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through; `report` has gain and ladder."""
     from steps.cards.pages import checkpoint_charts, decision_boards  # Altair takes half a second, and most who import a step draw nothing.
 
-    if not (found := seen.read()):
+    if (decision := seen.document(Selection)) is None:
         return [page_part("verdict", seen=seen, decision=None)]
-    decision = Selection.model_validate(found)
-    boards = decision_boards(seen.read(DECISIONS), whose=f"step {decision.candidate_step}")
+    boards = decision_boards(seen.document(Decisions, DECISIONS), whose=f"step {decision.candidate_step}")
     games = page_part("games", decision=decision, viewer=seen.read(GAMES_PAGE))
     head = page_part("verdict", seen=seen, decision=decision, more=[])
     return [head, *checkpoint_charts(decision), *boards, games]

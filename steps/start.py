@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from grpo.settings.tree import Settings
 from steps.job.preflight import PreflightError, preflight, table
-from steps.job.resume import Job, Origin, ResumeError, changes, find_origin, resumed_command, resumed_settings
-from steps.run.launch import launch_of
+from steps.job.resume import Job, ResumeError, changes, find_origin, resumed_command, resumed_settings
+from steps.run.launch import Launch, launch_of
 from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
 from steps.run.records import RunFacts, Runs
@@ -50,31 +50,24 @@ def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: st
     runs, found = Runs(Store.of(machine)), {check.what: check.detail for check in checks}
     for gone in runs.close_gone():
         print(f"run {gone.name} is over: its processes are gone", flush=True)
-    facts = _facts(settings, code, found, origin, run=run, is_fresh=is_fresh, tracking=machine.shown_uri)
-    usual = usual_seconds(runs.newest(_NUM_TIMED), facts["preset"])
-    runs.begin_run(facts)
+    plain = settings.model_dump(mode="json")
+    launch = launch_of(plain)
+    usual = usual_seconds(runs.newest(_NUM_TIMED), launch.preset)
+    job = Job(run=run, settings=plain, code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
+    runs.begin_run(_facts(job, launch, settings, code, found=found, tracking=machine.shown_uri))
     from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
 
     publish_all(machine, seconds=SECONDS)
-    return Job(run=run, settings=facts["settings"], code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
+    return job
 
 
-def _facts(
-    settings: Settings,
-    code: CodeFacts,
-    found: Mapping[str, str],
-    origin: Origin | None,
-    *,
-    run: str,
-    is_fresh: bool,
-    tracking: str,
-) -> RunFacts:
+def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, found: Mapping[str, str], tracking: str) -> RunFacts:
     """Return the facts of a run, and say what it resumes from."""
-    plain = settings.model_dump(mode="json")
-    launch = launch_of(plain)
+    plain, origin = job["settings"], job["origin"]
     tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": found["stockfish"]}
     if origin is None:
-        command, differences, base = launch.command(["--fresh"] if is_fresh else []), launch.differences, f"the preset `{launch.preset}`"
+        command, differences = launch.command(["--fresh"] if job["code"]["fresh"] else []), launch.differences
+        base = f"the preset `{launch.preset}`"
     else:
         command, differences = resumed_command(origin, settings), changes(origin, settings)
         base = f"run {origin['run']}, from whose step {origin['step']:,} it resumes"
@@ -86,7 +79,7 @@ def _facts(
     if sweep := os.environ.get(SWEEP_VARIABLE):
         tags[SWEEP] = sweep
     return RunFacts(
-        run=run,
+        run=job["run"],
         preset=launch.preset,
         settings=plain,
         code=code,

@@ -19,10 +19,11 @@ class DocumentError(PlainError, ValueError):
     """Another version of the code wrote the document."""
 
 
-_Form = TypeVar("_Form", bound=Document)
+_Form = TypeVar("_Form", bound=BaseModel)
 
 
-def write_document(path: Path, document: Document) -> None:
+def write_document(path: Path, document: BaseModel) -> None:
+    """Write a document (a `Document`, or a `RootModel` if it is a list or a dict) as readable JSON."""
     write_json(path, document.model_dump(mode="json"))
 
 

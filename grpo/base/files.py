@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -215,6 +216,37 @@ def remove_abandoned(target: Path) -> None:
                 os.close(handle)
 
 
+@contextmanager
+def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
+    """Hold a lock file while the block lasts; wait for the process of this disk that has it. The lock ends with its process.
+
+    The file stays: a lock on a file that another process deletes protects nothing.
+
+    Args:
+        path: the lock file.
+        on_wait: is called with the name of the process that has the lock.
+
+    Raises StorageError if the file cannot be written.
+    """
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+b", buffering=0)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            on_wait(file.read(200).decode(errors="replace") or "another process")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        with suppress(OSError):  # On a full disk the next process waits for "another process".
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # A process that was forked meanwhile has the file open too.
+
+
 def remove_folder(folder: Path) -> None:
     """Delete a folder atomically: even after a crash, no reader sees half of it."""
     deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
@@ -269,20 +301,22 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line and sync it to disk; after a crash only the last line can be incomplete.
+    """Append a line to a file and sync it to disk; after a crash only the last line can be incomplete. A missing folder is created.
 
     Raises StorageError if the disk is full; the file then is unchanged.
     """
     content = f"{line}\n".encode()
-    with explain_write_errors(path), path.open("ab", buffering=0) as file:
-        end, rest = file.seek(0, os.SEEK_END), memoryview(content)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(end)  # Removes the half line, which the next line would continue.
-            raise
+    with explain_write_errors(path):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            end, rest = file.seek(0, os.SEEK_END), memoryview(content)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(end)  # Removes the half line, which the next line would continue.
+                raise
 
 
 def _sync(path: Path) -> None:

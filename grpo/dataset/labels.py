@@ -20,17 +20,8 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
     Raises ValueError if a game's move is not legal.
     """
     of_boards = board_arrays(boards, split=Split.TRAIN)
-    known = set(boards["key"].to_pylist())
-    found: dict[str, tuple[int, int]] = {}
     games = games.filter(pc.equal(games["split"], Split.TRAIN.value))
-    for number, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
-        for ply in plies:
-            if keys[ply] not in known:
-                found.setdefault(keys[ply], (number, ply))
-    wanted = sorted(found, key=sha256_text)[: max(0, max_positions - len(of_boards))]
-    plies_of_game: dict[int, set[int]] = {}
-    for number, ply in map(found.__getitem__, wanted):
-        plies_of_game.setdefault(number, set()).add(ply)
+    plies_of_game = _chosen_plies(games, known=set(boards["key"].to_pylist()), count=max(0, max_positions - len(of_boards)))
     positions: list[chess.Board] = []
     ids: list[list[int]] = []
     columns: list[int] = []
@@ -57,3 +48,16 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
         is_legal=is_legal,
         played=np.concatenate([of_boards.played, np.array(columns, dtype=np.int64)]),
     )
+
+
+def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:
+    """Return row of a game -> plies of the positions to imitate: at most `count` positions, none of them `known`."""
+    first: dict[str, tuple[int, int]] = {}
+    for row, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
+        for ply in plies:
+            if keys[ply] not in known:
+                first.setdefault(keys[ply], (row, ply))
+    chosen: dict[int, set[int]] = {}
+    for row, ply in map(first.__getitem__, sorted(first, key=sha256_text)[:count]):
+        chosen.setdefault(row, set()).add(ply)
+    return chosen

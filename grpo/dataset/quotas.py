@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from pydantic import RootModel
+
 from grpo.base.seeding import numpy_stream
 from grpo.board.encoding import fen_of, key_of_fen, position_key, turned_fen
 from grpo.board.phases import PHASES, Phase, phase_of
@@ -60,21 +62,23 @@ class SourceReport:
         if len(self.first_rejected) < _MAX_NAMED:
             self.first_rejected.append(str(rejection))
 
-    def as_facts(self) -> dict[str, Any]:
-        return dict(vars(self))
-
     @classmethod
-    def joined(cls, facts: Sequence[Mapping[str, Any]]) -> "SourceReport":
+    def joined(cls, parts: Iterable["SourceReport"]) -> "SourceReport":
         """Return the sum of several units' reports."""
         report = cls()
-        for part in facts:
-            report.games += part["games"]
-            report.duplicates += part["duplicates"]
-            report.first_rejected += part["first_rejected"]
-            for name in ("rejected", "natural_phases", "left_out"):
-                getattr(report, name).update(part[name])
+        for part in parts:
+            report.games += part.games
+            report.duplicates += part.duplicates
+            report.first_rejected += part.first_rejected
+            report.rejected.update(part.rejected)
+            report.natural_phases.update(part.natural_phases)
+            report.left_out.update(part.left_out)
         report.first_rejected = sorted(report.first_rejected)[:_MAX_NAMED]
         return report
+
+
+class UnitReports(RootModel[dict[str, SourceReport]]):
+    """Report of `build_boards`: number of a unit -> counts of its sources."""
 
 
 class Quota:

@@ -13,7 +13,7 @@ from grpo.diagnosis.history import History, When
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DiagnosisCheck:
     name: str
     when: When
     needs: tuple[tuple[str, ...], ...]  # Groups of quantities: the history must have one of each group.
@@ -29,13 +29,13 @@ class Check:
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 
 
-def _check(name: str, row: dict[str, Any]) -> Check:
+def _check(name: str, row: dict[str, Any]) -> DiagnosisCheck:
     when = When(0)
     for name_of_time in row["when"].split():
         when |= When[name_of_time]
     function: Callable[[Assessment], Answer] = getattr(finds, name)
     needs = tuple(tuple(group.split("|")) for group in row["needs"])
-    return Check(name, when, needs, function, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
+    return DiagnosisCheck(name, when, needs, function, Severity(row["severity"]), row["means"], row["advice"], frozenset(row["leads_to"]))
 
 
 CHECKS: Final = tuple(

@@ -6,7 +6,7 @@ from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.diagnosis.assessment import Assessment, Evidence, Unclear
-from grpo.diagnosis.checks import CHECKS, Check
+from grpo.diagnosis.checks import CHECKS, DiagnosisCheck
 from grpo.diagnosis.findings import Diagnosis, Finding, Severity
 from grpo.diagnosis.history import History, When
 from grpo.metrics.records import Record
@@ -32,7 +32,7 @@ class NotLearnableError(PlainError, RuntimeError):
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     """Return the diagnosis of a run's history. With `settings` the advice shows the run's values beside the defaults."""
-    run, faults, unclear = Assessment(history), list[tuple[Check, Evidence]](), list[str]()
+    run, faults, unclear = Assessment(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue

@@ -92,10 +92,10 @@ def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
 
 
 @cache
-def nearest(column: str) -> str:
+def nearest_column(column: str) -> str:
     """Return the known name that is most similar to a column's; "" without a similar one.
 
-    >>> nearest("grad_nrom")
+    >>> nearest_column("grad_nrom")
     'grad_norm'
     """
     names = list(dict.fromkeys(name for dialect in DIALECTS[1:] for name in dialect.names))

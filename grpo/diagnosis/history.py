@@ -243,7 +243,7 @@ class History:
         used = {series.column: name for name, series in self.series.items()}
         columns = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
         columns += sorted(self.not_finite.keys() - used.keys())
-        unused = [f"{column} (like {near}?)" if (near := dialects.nearest(column)) else column for column in self.unused]
+        unused = [f"{column} (like {near}?)" if (near := dialects.nearest_column(column)) else column for column in self.unused]
         lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(columns) or 'none'}"]
         return "\n".join([*lines, f"not used: {', '.join(unused) or 'none'}", *(f"note: {note}" for note in self.notes)])
 

@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a fresh process if it fails.
 
 One thread reads raw pipes. python-chess's wrapper waits forever for a silent engine under a limit of nodes or depth, and reaches a third of
-the speed (benchmarks/engine.py).
+the speed (measured at commit 60232895 by benchmarks/engine.py).
 """
 
 import os

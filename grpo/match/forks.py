@@ -1,18 +1,17 @@
 """Work in forked processes: a fork imports nothing again, has one torch thread and its own engines."""
 
-import ctypes
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from grpo.base.errors import PlainError
+from grpo.base.processes import signal_when_parent_ends
 
 _T = TypeVar("_T")
 Tell = Callable[[int], None]  # Takes the amount done so far.
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class ForkError(PlainError, RuntimeError):
@@ -79,8 +78,7 @@ def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # The parent gets the signal too: it ends its step or kills this process.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # A fork lacks the threads of the parent's pool.
     try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from grpo.base.documents import Document
 from grpo.engine.pool import EnginePool
-from grpo.match.matches import MatchReport, MatchResult, joined
+from grpo.match.matches import MatchReport, MatchResult, whole_match
 from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 from grpo.statistics.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
@@ -242,7 +242,7 @@ def place_on_ladder(
             part = [next(unused_openings) for _ in range(size)]
             for play, results in zip(players, played, strict=True):
                 results[rung].append(play(ladder.rungs[rung], part))
-        games = [tuple(RungGames(rung=rung, result=joined(parts)) for rung, parts in results.items()) for results in played]
+        games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
         placed = tuple(PlacedGames(probes=tuple(search), games=decisive, z=z) for search, decisive in zip(probes, games, strict=True))
         difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:

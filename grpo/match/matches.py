@@ -4,7 +4,7 @@ Adjudication is a second score: undecided draws go to the side that the engine f
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import chess
 
 from grpo.base.documents import Document
+from grpo.board.draws import repetition_key
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.match.forks import Tell, in_processes, num_forks
@@ -132,7 +133,7 @@ class MatchResult:
         )
 
 
-def joined(parts: Sequence[MatchResult]) -> MatchResult:
+def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
     """Return one match of at least one part by the same players."""
     return replace(parts[0], games=tuple(game for part in parts for game in part.games))
 
@@ -145,7 +146,7 @@ class _Game:
         self.first_is_white = first_is_white
         self.board = chess.Board(opening)
         self._max_plies = max_plies
-        self._seen = Counter([_position(self.board)])
+        self._seen = Counter([repetition_key(self.board)])
         self._replies: dict[bool, ReplyCounts] = {}
         self.end = self._end()
 
@@ -165,7 +166,7 @@ class _Game:
         self.board.push(answer)
         if self.board.halfmove_clock == 0:  # No earlier position can return.
             self._seen.clear()
-        self._seen[_position(self.board)] += 1
+        self._seen[repetition_key(self.board)] += 1
         self.end = self._end()
 
     def _end(self) -> End | None:
@@ -174,7 +175,7 @@ class _Game:
             return End.CHECKMATE if board.is_check() else End.STALEMATE
         if board.is_insufficient_material():
             return End.MATERIAL
-        if self._seen[_position(board)] >= 3:
+        if self._seen[repetition_key(board)] >= 3:
             return End.REPETITION
         if board.halfmove_clock >= 100:
             return End.FIFTY_MOVES
@@ -193,20 +194,13 @@ class _Game:
         )
 
 
-def _position(board: chess.Board) -> tuple[int | None, ...]:
-    """Return a key, equal for positions that count as a repetition; a FEN takes 20 times as long."""
-    pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
-    return (*pieces, board.turn, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None)
-
-
 def play_match(
     first: "Player",
     second: "Player",
-    openings: Sequence[str],
+    openings: Sequence[str] | Mapping[int, str],
     *,
     max_plies: int,
     on_games_done: Tell | None = None,
-    numbers: Sequence[int] | None = None,
     num_processes: int = 1,
 ) -> MatchResult:
     """Play each opening with both colors and return the games in the order of the openings.
@@ -214,16 +208,16 @@ def play_match(
     Args:
         first: The player whose score is reported.
         second: The opponent.
-        openings: FENs of distinct positions.
+        openings: FENs of distinct positions. A part of a match gives index in the match -> FEN, for equal random numbers.
         max_plies: A game is a draw after so many plies from its opening.
         on_games_done: Takes the number of finished games from time to time.
-        numbers: Each opening's index in a larger match, which selects the same random numbers as there.
         num_processes: Processes that share the openings; does not change the games. Forks leave these players unchanged.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
-    games = [_Game(opening, first_is_white, max_plies) for opening in openings for first_is_white in (True, False)]
-    game_numbers = [2 * index + color for index in (range(len(openings)) if numbers is None else numbers) for color in (0, 1)]
+    numbered = openings if isinstance(openings, Mapping) else dict(enumerate(openings))
+    games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
+    game_numbers = [2 * number + color for number in numbered for color in (0, 1)]
     num_parts = max(1, min(num_forks(num_processes), len(openings)))
     rows = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
     tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]

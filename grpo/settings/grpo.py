@@ -84,7 +84,10 @@ class GrpoConfig(Section):
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
         if self.states_per_step % self.num_minibatches:
-            raise ValueError(f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches})")
+            raise ValueError(
+                f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches});"
+                " num_minibatches = 1 allows any number"
+            )
         if self.entropy_schedule == "field_notes" and self.field_notes is None:
             raise ValueError(
                 'entropy_schedule = "field_notes" needs [grpo.field_notes]; its numbers depend on the reward, so they have no defaults'
@@ -99,5 +102,8 @@ class GrpoConfig(Section):
             raise ValueError('entropy_schedule = "field_notes" also changes the KL coefficient: leave kl_target out')
         low, high = ENTROPY_BOUNDS
         if self.entropy_schedule == "target" and not low <= self.entropy_coefficient <= high:
-            raise ValueError(f"entropy_coefficient ({self.entropy_coefficient}) must lie within the controller's bounds, {low} to {high}")
+            raise ValueError(
+                f"entropy_coefficient ({self.entropy_coefficient}) must be {low} to {high}, the bounds of the entropy controller;"
+                ' entropy_schedule = "constant" allows any coefficient'
+            )
         return self

@@ -227,7 +227,10 @@ class Settings(Section):
                 " with the same search, regret would only repeat the reward"
             )
         if self.grpo.states_per_step > self.boards.num_train:
-            raise ValueError(f"grpo.states_per_step ({self.grpo.states_per_step}) cannot exceed boards.num_train ({self.boards.num_train})")
+            raise ValueError(
+                f"grpo.states_per_step ({self.grpo.states_per_step}) cannot exceed boards.num_train ({self.boards.num_train}):"
+                " lower the first or raise the second"
+            )
         return self
 
 
@@ -316,23 +319,6 @@ def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-_ABBREVIATIONS: Final[Mapping[str, str]] = {
-    "lr": "learning_rate",
-    "steps": "num_steps",
-    "max_steps": "num_steps",
-    "batch_size": "states_per_step",
-    "bs": "states_per_step",
-    "num_generations": "group_size",
-    "temp": "temperature",
-    "beta": "kl_coefficient",
-    "kl": "kl_coefficient",
-    "kl_coef": "kl_coefficient",
-    "ent_coef": "entropy_coefficient",
-    "entropy": "entropy_coefficient",
-    "clip": "clip_low",
-    "epsilon": "clip_low",
-}
-"""Names of settings in other trainers (TRL, peft, Stable-Baselines3) -> keys here."""
 _PLAINER: Final[Mapping[str, str]] = {
     "tuple_type": "input should be a list, in square brackets",
     "model_type": "input should be a section with keys, not a single value",
@@ -348,10 +334,7 @@ def _explain(problem: Any) -> str:
         for part in problem["loc"][:-1]:
             section = section_of(section.model_fields[str(part)].annotation) or section
         word = str(problem["loc"][-1])
-        meant = _ABBREVIATIONS.get(word.lower(), word)
-        if meant != word and meant in section.model_fields:
-            return f"settings: unknown key {where}; did you mean {where.removesuffix(word)}{meant}?"
-        return f"settings: unknown key {where}; {_elsewhere(meant)}{did_you_mean(word, section.model_fields)}"
+        return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
     if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # The list is too short.

@@ -87,7 +87,7 @@ class NetworkProblem:
         return math.nan if first is None else first.kl_reference
 
     def rollout_metrics(self, rollout: Batch[States]) -> dict[str, float]:
-        return probes.rollout_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
+        return probes.move_metrics(rollout) | ({} if self._self_play is None else self._self_play.round_metrics())
 
     def parts(self, rollout: Batch[States], rows: Tensor) -> Iterator[Batch[States]]:
         for part in torch.split(rows.sort().values, MAX_STATES_PER_FORWARD):

@@ -20,7 +20,7 @@ _ZERO_SPREAD = 1e-6
 
 
 @torch.no_grad()
-def rollout_metrics(batch: Batch[States]) -> dict[str, float]:
+def move_metrics(batch: Batch[States]) -> dict[str, float]:
     """Return a network rollout's metrics; entropies and regret are at T = 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0

@@ -129,8 +129,8 @@ class SelfPlay:
                     " grpo.self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
-            numbers = range(len(games) // 2, len(games) // 2 + num_openings)
-            played = play_match(player, player, openings, max_plies=MAX_PLIES, numbers=numbers, num_processes=self.num_processes).games
+            numbered = dict(enumerate(openings, len(games) // 2))
+            played = play_match(player, player, numbered, max_plies=MAX_PLIES, num_processes=self.num_processes).games
             games += played
             for game in played:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import chess
 
+from grpo.board.material import material_lead
 from grpo.uci.options import UciError, UciOptions
 
 if TYPE_CHECKING:  # The policy imports torch after the answer to `uci`.
@@ -21,7 +22,6 @@ _COMMANDS: Final = frozenset(
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
 """`bestmove` of a player that resigns or has no position: the null move. UCI has no command for either."""
-_PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
 class UciEngine:
@@ -154,5 +154,4 @@ def score_after(board: chess.Board, move: chess.Move) -> str:
         return "mate 1"
     if after.is_stalemate() or after.is_insufficient_material():
         return "cp 0"
-    balance = sum(pawns * (len(after.pieces(kind, board.turn)) - len(after.pieces(kind, not board.turn))) for kind, pawns in _PAWNS.items())
-    return f"cp {100 * balance}"
+    return f"cp {100 * material_lead(after, board.turn)}"

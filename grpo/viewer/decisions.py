@@ -1,30 +1,49 @@
 """A policy's most instructive decisions on held-out boards: where training changed the move most, blunders, only good moves."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo.base.documents import Document
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
-from grpo.board.phases import PHASES
+from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import BoardArrays
 from grpo.match.regret import move_probabilities
 from grpo.policy.distribution import MovePolicy
 
 
-def notable_decisions(
-    policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None
-) -> dict[str, list[dict[str, Any]]]:
-    """Return up to `count` decisions of each kind, as plain data; a decision is the most likely move at T = 1 on a board.
+class ValuedMove(Document):
+    move: str  # UCI.
+    probability: float  # Probability at T = 1; the judged policy's for the engine's best move.
+    value: float  # Value in [0, 1] for the player to move.
 
-    - `improved`, `worsened`: the value rose or fell most, compared with the earlier policy's move (policy `before`).
-    - `worst`: largest regret.
-    - `best`: right moves where any other move loses most.
 
-    A decision has `fen` (move number 1, because encoded boards have none), `phase`, `regret`, `margin` (best value minus second best), and
-    three moves with `move` (UCI), `probability` and `value`: `chosen`, the engine's `best` (`chosen` if equal), and the earlier policy's
-    `before`. Ties go to the first board. The boards' `values` come from the deeper search.
+class NotableDecision(Document):
+    """A policy's most likely move at T = 1 on a board."""
+
+    fen: str  # FEN with move number 1, because encoded boards have none.
+    phase: Phase
+    chosen: ValuedMove
+    best: ValuedMove  # Best move by the engine; the chosen move if several are best.
+    regret: float  # Best value minus the chosen move's value.
+    margin: float  # Best value minus the second best value.
+    before: ValuedMove | None  # Move of the earlier policy, if there is one.
+
+
+class Decisions(Document):
+    """Notable decisions of a policy on held-out boards with at least two legal moves."""
+
+    num_boards: int
+    improved: tuple[NotableDecision, ...]  # The value rose most, compared with the earlier policy's move.
+    worsened: tuple[NotableDecision, ...]  # The value fell most, compared with the earlier policy's move.
+    worst: tuple[NotableDecision, ...]  # Largest regret.
+    best: tuple[NotableDecision, ...]  # Right moves where any other move loses most.
+
+
+def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
+    """Return up to `count` notable decisions of each kind; ties go to the first board.
+
+    The boards' `values` must come from the deeper search. `before` is an earlier policy.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))
@@ -35,27 +54,29 @@ def notable_decisions(
     margin = np.where(np.isfinite(second), ordered[:, 0] - second, 0.0)
     earlier = None if before is None else move_probabilities(before, boards)
 
-    def decision(row: int) -> dict[str, Any]:
+    def decision(row: int) -> NotableDecision:
         board = decode(boards.encodings[row])
 
-        def valued_move(column: int, probabilities: NDArray[np.float64]) -> dict[str, Any]:
+        def valued_move(column: int, probabilities: NDArray[np.float64]) -> ValuedMove:
             move = action_move(int(boards.action_ids[row, column]), board.turn)
-            return {"move": move.uci(), "probability": float(probabilities[row, column]), "value": float(values[row, column])}
+            return ValuedMove(move=move.uci(), probability=float(probabilities[row, column]), value=float(values[row, column]))
 
         best = int(chosen[row]) if regret[row] == 0 else int(values[row].argmax())
-        return {
-            "fen": board.fen(),
-            "phase": PHASES[int(boards.phases[row])].value,
-            "chosen": valued_move(int(chosen[row]), probs),
-            "best": valued_move(best, probs),
-            "regret": float(regret[row]),
-            "margin": float(margin[row]),
-            "before": None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
-        }
+        return NotableDecision(
+            fen=board.fen(),
+            phase=PHASES[int(boards.phases[row])],
+            chosen=valued_move(int(chosen[row]), probs),
+            best=valued_move(best, probs),
+            regret=float(regret[row]),
+            margin=float(margin[row]),
+            before=None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
+        )
 
-    def largest(measure: NDArray[np.float64]) -> list[dict[str, Any]]:
-        return [decision(int(row)) for row in np.argsort(-measure, kind="stable")[:count] if measure[row] > 0]
+    def largest(measure: NDArray[np.float64]) -> tuple[NotableDecision, ...]:
+        return tuple(decision(int(row)) for row in np.argsort(-measure, kind="stable")[:count] if measure[row] > 0)
 
     gain = np.zeros(len(boards)) if earlier is None else values[rows, chosen] - values[rows, earlier.argmax(1)]
     only_good = np.where(regret == 0, margin, 0.0)
-    return {"improved": largest(gain), "worsened": largest(-gain), "worst": largest(regret), "best": largest(only_good)}
+    return Decisions(
+        num_boards=len(boards), improved=largest(gain), worsened=largest(-gain), worst=largest(regret), best=largest(only_good)
+    )

@@ -6,10 +6,10 @@ from typing import Final
 
 import chess
 
+from grpo.board.material import material_lead
 from grpo.match.matches import MatchResult, PlayedGame
 
 NUM_HIGHLIGHTS: Final = 6
-_PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,8 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 def _leads(game: PlayedGame) -> Iterator[int]:
     """Yield White's lead that lasts two plies; 0 if the two differ in sign."""
-    leads = map(_white_lead, game.boards())
+    leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
     for now in leads:
         yield min(before, now, key=abs) if before * now > 0 else 0
         before = now
-
-
-def _white_lead(board: chess.Board) -> int:
-    return sum(
-        value * (board.pieces_mask(piece, chess.WHITE).bit_count() - board.pieces_mask(piece, chess.BLACK).bit_count())
-        for piece, value in _PAWNS.items()
-    )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, reachable, secret_names
-from steps.job.preflight import PassingError, PreflightCheck, PreflightError, checked
+from steps.job.preflight import PassingError, PreflightCheck, PreflightError, tried
 from steps.run.machine import SECRETS
 
 _CONNECT_SECONDS: Final = 2
@@ -18,45 +18,8 @@ _PAGE: Final = "(docs/aws.md)"
 
 def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
     """Return the results of the checks for `--with batch`; each check asks one service once, in a thread of its own."""
-    import boto3.session  # Imported before the threads, which otherwise would import it at the same time.
+    import boto3.session  # noqa: F401 - Imported before the threads, which otherwise would import it at the same time.
     from metaflow import metaflow_config
-
-    def client(service: str, **options: Any) -> Any:
-        from botocore.config import Config
-
-        times = Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 1})
-        return boto3.session.Session().client(service, config=times, **options)
-
-    def credentials() -> str:
-        with _in_words("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and AWS_DEFAULT_REGION"):
-            return str(client("sts").get_caller_identity()["Arn"])
-
-    def bucket() -> str:
-        root = _set("METAFLOW_DATASTORE_SYSROOT_S3", metaflow_config.DATASTORE_SYSROOT_S3, "s3://BUCKET/PREFIX of Metaflow's stack")
-        name, _, prefix = root.removeprefix("s3://").partition("/")
-        with _in_words(f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list and write the bucket"):
-            endpoint = {"endpoint_url": metaflow_config.S3_ENDPOINT_URL} if metaflow_config.S3_ENDPOINT_URL else {}
-            client("s3", **endpoint).list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
-        return root
-
-    def queues() -> str:
-        own = _set("METAFLOW_BATCH_JOB_QUEUE", metaflow_config.BATCH_JOB_QUEUE, "a job queue of AWS Batch")
-        named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
-        with _in_words("let the account call batch:DescribeJobQueues"):
-            described = client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
-        states = {
-            key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
-        }
-        works = ("ENABLED and VALID", "ENABLED and UPDATING")
-        if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
-            raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
-        return ", ".join(named)
-
-    def secrets() -> str:
-        for name in (names := secret_names(environment)):
-            with _in_words(f"correct {SECRETS}, or create the secret {name}"):
-                client("secretsmanager").describe_secret(SecretId=name)
-        return ", ".join(names) or f"none named in {SECRETS}"
 
     def image() -> str:
         value = _set("METAFLOW_BATCH_CONTAINER_IMAGE", metaflow_config.BATCH_CONTAINER_IMAGE, "an image with the steps' packages")
@@ -64,17 +27,60 @@ def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
 
     checks: dict[str, Callable[[], str]] = {
         "batch tracking": lambda: reachable(environment),
-        "batch credentials": credentials,
-        "batch bucket": bucket,
-        "batch queues": queues,
+        "batch credentials": _credentials,
+        "batch bucket": lambda: _bucket(metaflow_config.DATASTORE_SYSROOT_S3, metaflow_config.S3_ENDPOINT_URL),
+        "batch queues": lambda: _queues(metaflow_config.BATCH_JOB_QUEUE, environment),
         "batch role": lambda: _set(
             "METAFLOW_ECS_S3_ACCESS_IAM_ROLE", metaflow_config.ECS_S3_ACCESS_IAM_ROLE, "the jobs' role, an output of Metaflow's stack"
         ),
         "batch image": image,
-        "batch secrets": secrets,
+        "batch secrets": lambda: _secrets(environment),
     }
     with ThreadPoolExecutor(len(checks)) as threads:
-        return list(threads.map(checked, checks.keys(), checks.values()))
+        return list(threads.map(tried, checks.keys(), checks.values()))
+
+
+def _client(service: str, **options: Any) -> Any:
+    import boto3.session
+    from botocore.config import Config
+
+    times = Config(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"total_max_attempts": 1})
+    return boto3.session.Session().client(service, config=times, **options)
+
+
+def _credentials() -> str:
+    with _in_words("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and AWS_DEFAULT_REGION"):
+        return str(_client("sts").get_caller_identity()["Arn"])
+
+
+def _bucket(root: str | None, endpoint: str | None) -> str:
+    root = _set("METAFLOW_DATASTORE_SYSROOT_S3", root, "s3://BUCKET/PREFIX of Metaflow's stack")
+    name, _, prefix = root.removeprefix("s3://").partition("/")
+    with _in_words(f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list and write the bucket"):
+        options = {"endpoint_url": endpoint} if endpoint else {}
+        _client("s3", **options).list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
+    return root
+
+
+def _queues(default: str | None, environment: Mapping[str, str]) -> str:
+    own = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
+    named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
+    with _in_words("let the account call batch:DescribeJobQueues"):
+        described = _client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
+    states = {
+        key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
+    }
+    works = ("ENABLED and VALID", "ENABLED and UPDATING")
+    if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
+        raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
+    return ", ".join(named)
+
+
+def _secrets(environment: Mapping[str, str]) -> str:
+    for name in (names := secret_names(environment)):
+        with _in_words(f"correct {SECRETS}, or create the secret {name}"):
+            _client("secretsmanager").describe_secret(SecretId=name)
+    return ", ".join(names) or f"none named in {SECRETS}"
 
 
 def _set(name: str, value: str | None, what: str) -> str:

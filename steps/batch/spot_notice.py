@@ -10,15 +10,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+_SECONDS_BETWEEN: Final = 1.0  # Between two looks for the file.
 
 
 @contextmanager
-def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -> Iterator[None]:
+def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
     """Send this process SIGTERM, once, if a spot interruption notice comes while the block runs.
 
-    Args:
-        notice: File that Metaflow writes when the notice comes (`current.spot_termination_notice`); None outside of Batch: no polling.
-        seconds: Time between two polls.
+    `notice` is the file that Metaflow writes when the notice comes (`current.spot_termination_notice`); None outside of Batch: no polling.
     """
     if notice is None:
         yield
@@ -27,7 +28,7 @@ def sigterm_on_spot_notice(notice: Path | str | None, *, seconds: float = 1.0) -
 
     def watch() -> None:
         while not Path(notice).exists():
-            if is_over.wait(seconds):
+            if is_over.wait(_SECONDS_BETWEEN):
                 return
         with lock:
             if not is_over.is_set():

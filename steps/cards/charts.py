@@ -11,6 +11,7 @@ import pandas as pd
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup
 
+from data_checks.report import Histogram
 from grpo.metrics.records import Record
 from grpo.metrics.table import METRICS
 from grpo.statistics.intervals import Estimate, Unit
@@ -143,20 +144,20 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 
 @debug_mode(False)
-def histogram(title: str, x: str, y: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def histogram(title: str, x: str, y: str, found: Histogram) -> dict[str, Any]:
     """Return a histogram as bars with a color for each class, one on the other.
 
     Args:
         title: title of the chart.
         x: title of the x axis.
         y: title of the y axis: what is counted.
-        found: names of the `classes`, and for each of them `counts`: a number for each bin of `width` from `low` on.
+        found: the counts.
     """
-    names = found["classes"]
+    names = found.classes
     rows = [
-        {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + found["width"], 9), "y": count}
-        for rank, counts in enumerate(found["counts"])
-        for low, count in zip(found["low"] + found["width"] * np.arange(len(counts)), counts, strict=True)
+        {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + found.width, 9), "y": count}
+        for rank, counts in enumerate(found.counts)
+        for low, count in zip(found.low + found.width * np.arange(len(counts)), counts, strict=True)
         if count
     ]
     scale = alt.Scale(domain=names, range=COLORS[: len(names)])

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from jinja2 import Environment
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+from pydantic import BaseModel
 
+from grpo.base.documents import read_document
 from grpo.base.files import read_json
 from grpo.metrics.records import Record
 from steps.names import HISTORY, REPORT
@@ -20,6 +22,7 @@ from steps.run.work import read_history
 _FOLDER: Final = Path(__file__).parent
 _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
 _SECTION: Final = re.compile(r"<h2>(.*?)</h2>(.*?)(?=<h2>|\Z)", re.DOTALL)
+_Form = TypeVar("_Form", bound=BaseModel)
 
 CardPart = Markup | dict[str, Any]
 """A part of a card: HTML, or the specification of a chart."""
@@ -51,6 +54,10 @@ class Seen:
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
+
+    def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
+        """Return a document of the output; None if the file is missing. Raises as `read_document`."""
+        return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
         """Return the content of a JSON file, or the text of another file of the output; an empty dict if there is none."""

@@ -1,7 +1,6 @@
 """What cards show of a policy's strength: verdict, checkpoints, ladder, and boards with arrows for its moves and Stockfish's."""
 
 import base64
-from collections.abc import Mapping
 from typing import Any, Final
 
 import chess
@@ -10,6 +9,7 @@ import chess.svg
 from grpo.match.ladder import LadderReport
 from grpo.match.selection import Selection
 from grpo.statistics.intervals import Unit, elo_estimate
+from grpo.viewer.decisions import Decisions, NotableDecision
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, page_part
 
@@ -17,7 +17,6 @@ _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
 _BEFORE: Final = "#5d6673b0"
-_KINDS: Final = ("improved", "worsened", "worst", "best")
 
 
 def gain_chart(decision: Selection) -> list[CardPart]:
@@ -56,27 +55,27 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
     return interval_parts("Ladder: Elo above a random mover", Unit.ELO, bars, note=ladder.note)
 
 
-def decision_boards(found: Mapping[str, Any], *, whose: str) -> list[CardPart]:
-    """Return a policy's decisions as boards seen by the player to move; `found` is from `decisions.json`, and may be empty.
+def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
+    """Return a policy's decisions as boards seen by the player to move; nothing for None.
 
     With an earlier policy's moves beside them, those come first where the two differ most.
     """
-    if not found:
+    if decisions is None:
         return []
-    shown = {kind: [_figure(decision) for decision in found[kind]] for kind in _KINDS}
-    is_compared = any(decision["before"] for kind in _KINDS for decision in found[kind])
-    return [page_part("boards", whose=whose, num_boards=found["num_boards"], is_compared=is_compared, shown=shown)]
+    kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}
+    shown = {kind: [_figure(decision) for decision in of_kind] for kind, of_kind in kinds.items()}
+    is_compared = any(decision.before for of_kind in kinds.values() for decision in of_kind)
+    return [page_part("boards", whose=whose, num_boards=decisions.num_boards, is_compared=is_compared, shown=shown)]
 
 
-def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
+def _figure(decision: NotableDecision) -> dict[str, Any]:
     """Return a board's picture, whose move is which with its value and the policy's probability, and where to analyze it."""
-    board = chess.Board(decision["fen"])
-    moves = {which: chess.Move.from_uci(decision[which]["move"]) for which in ("chosen", "best", "before") if decision[which]}
-    told = {
-        which: f"{board.san(move)} {decision[which]['value']:.3f} ({decision[which]['probability']:.0%})" for which, move in moves.items()
-    }
-    is_best = decision["regret"] == 0
-    second = f", next best {decision['best']['value'] - decision['margin']:.3f}" if is_best else ""
+    board = chess.Board(decision.fen)
+    valued = {"chosen": decision.chosen, "best": decision.best} | ({"before": decision.before} if decision.before else {})
+    moves = {which: chess.Move.from_uci(each.move) for which, each in valued.items()}
+    told = {which: f"{board.san(moves[which])} {each.value:.3f} ({each.probability:.0%})" for which, each in valued.items()}
+    is_best = decision.regret == 0
+    second = f", next best {decision.best.value - decision.margin:.3f}" if is_best else ""
     names = {"policy": "chosen", "Stockfish": "" if is_best else "best", "before GRPO": "before"}
     lines = {whose: told[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in told}
     colors = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
@@ -85,9 +84,9 @@ def _figure(decision: Mapping[str, Any]) -> dict[str, Any]:
     arrows = [chess.svg.Arrow(move.from_square, move.to_square, color=color) for move, color in colors.items()]
     picture = chess.svg.board(board, orientation=board.turn, arrows=arrows, size=320)
     return {
-        "fen": decision["fen"],
-        "phase": decision["phase"],
+        "fen": decision.fen,
+        "phase": decision.phase,
         "picture": base64.b64encode(picture.encode()).decode(),
         "lines": list(lines.items()),
-        "address": f"https://lichess.org/analysis/{decision['fen'].replace(' ', '_')}?color={chess.COLOR_NAMES[board.turn]}",
+        "address": f"https://lichess.org/analysis/{decision.fen.replace(' ', '_')}?color={chess.COLOR_NAMES[board.turn]}",
     }

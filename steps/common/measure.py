@@ -1,12 +1,13 @@
 """Parts of the steps that play games: an arena, the stages of a selection, and its games as plain data."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from pydantic import TypeAdapter
+from pydantic import RootModel
 
 from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
@@ -64,8 +65,8 @@ class Arena:
         """Return openings from the stream of this name; positions in `exclude` are none, and those looked at are added to it."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
-    def match(self, first: Player, second: Player, openings: Sequence[str], *, numbers: Sequence[int] | None = None) -> MatchResult:
-        """Return a match, undecided games adjudicated; `numbers` are the openings' places in the whole of which this is a part."""
+    def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
+        """Return a match, undecided games adjudicated; a part of a larger match gives index in that match -> opening."""
         before = self._num_done
         result = play_match(
             first,
@@ -73,7 +74,6 @@ class Arena:
             openings,
             max_plies=self.config.max_plies,
             on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
-            numbers=numbers,
             num_processes=self._num_processes,
         )
         self._num_done += len(result.games)
@@ -88,7 +88,7 @@ class Arena:
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
             opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
-            return self.match(player, opponent, part, numbers=[numbers[opening] for opening in part])
+            return self.match(player, opponent, {numbers[opening]: opening for opening in part})
 
         return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
 
@@ -120,10 +120,24 @@ def player_names(stage: str, candidate: int) -> tuple[str, str]:
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
 
 
-def read_match(names: tuple[str, str], games: Iterable[Mapping[str, Any]]) -> MatchResult:
-    """Return the adjudicated match of two players from its games as plain data."""
-    played = TypeAdapter(tuple[PlayedGame, ...]).validate_python(tuple(games))
-    return MatchResult(first=names[0], second=names[1], games=played, is_adjudicated=True)
+class ScreeningGames(RootModel[dict[str, tuple[PlayedGame, ...]]]):
+    """`games.json` of `screen`: match (`screening_match`) -> its games."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedGame(PlayedGame):
+    """A game of a match that parallel tasks share."""
+
+    pair: int
+    """Index of the game's opening in the match."""
+
+    @classmethod
+    def of(cls, game: PlayedGame, *, pair: int) -> Self:
+        return cls(**{each.name: getattr(game, each.name) for each in fields(game)}, pair=pair)
+
+
+class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
+    """`games.json` of `confirm`: stage -> the games that this task has played."""
 
 
 PREVIOUS_POLICY: Final = "previous"

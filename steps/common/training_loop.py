@@ -20,12 +20,12 @@ from typing import Final
 
 import torch
 
+from grpo.base.documents import read_document
 from grpo.base.errors import PlainError
 from grpo.base.files import (
     CorruptError,
     copy_folder,
     json_text,
-    read_json,
     remove_folder,
     remove_leftovers,
     replace_file,
@@ -45,12 +45,20 @@ from grpo.policy.policy import weights_hash
 from grpo.train.trainer import AnyTrainer
 from steps.common.live_diagnosis import LiveDiagnosis
 from steps.names import CHECKPOINTS, REPORT
+from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
 NUM_CHECKPOINTS_KEPT: Final = 12
 """At most; the best by held-out regret and the newest are never deleted."""
 _REGRET: Final = "heldout/regret_best"
+
+
+class TrainingReport(Training):
+    """The report of `finetune`."""
+
+    weights: str
+    """Hash of the evaluation policy's weights at the end."""
 
 
 class TrainingLoop:
@@ -150,7 +158,7 @@ class TrainingLoop:
     def _is_over(self) -> bool:
         report = self._folder / REPORT
         # Written before the last checkpoint: a run may have resumed from an earlier one.
-        return report.exists() and bool(read_json(report)["last_step"] == self._trainer.num_steps_done)
+        return report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
 
     def _with_measurements(self, record: Record) -> Record:
         """Return the record with what the evaluation policy is like now, on held-out boards."""
@@ -181,16 +189,16 @@ class TrainingLoop:
     def _write_report(self, stop: str) -> None:
         trainer = self._trainer
         entropy = trainer.control.mean_entropy()
-        report = {
-            "reason": ENTROPY_CRITICAL if stop else BUDGET_SPENT,
-            "message": stop,
-            "first_step": self._first,
-            "last_step": trainer.num_steps_done,
-            "mean_entropy_at_end": entropy if math.isfinite(entropy) else None,
-            "control": trainer.control.metrics(),
-            "weights": weights_hash(trainer.evaluation_policy),
-        }
-        replace_file(self._folder / REPORT, json_text(report).encode())
+        report = TrainingReport(
+            reason=ENTROPY_CRITICAL if stop else BUDGET_SPENT,
+            message=stop,
+            first_step=self._first,
+            last_step=trainer.num_steps_done,
+            mean_entropy_at_end=entropy if math.isfinite(entropy) else None,
+            control=trainer.control.metrics(),
+            weights=weights_hash(trainer.evaluation_policy),
+        )
+        replace_file(self._folder / REPORT, json_text(report.model_dump(mode="json")).encode())
 
 
 def _link(source: Path, target: Path) -> None:

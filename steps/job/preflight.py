@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -75,25 +75,25 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
         looks["boards.files"] = lambda: _files(settings.boards.files)
     if settings.boards.exclude:
         looks["boards.exclude"] = lambda: _files(settings.boards.exclude)
-    return [checked(what, look) for what, look in looks.items()]
+    return [tried(what, look) for what, look in looks.items()]
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
     """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
     usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
-        checked("python", lambda: f"{platform.python_version()} at {sys.executable}"),
-        checked("packages", _packages),
-        checked("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
+        tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
+        tried("packages", _packages),
+        tried("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
         PreflightCheck("settings", is_fine=not wrong, detail=wrong or "every key is known, and no two contradict each other"),
         *preflight(usable, machine, read_only=True),
     ]
     if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
-        checks.append(checked("boards", lambda: _boards(usable, machine)))
+        checks.append(tried("boards", lambda: _boards(usable, machine)))
     return checks
 
 
-def checked(what: str, look: Callable[[], str]) -> PreflightCheck:
+def tried(what: str, look: Callable[[], str]) -> PreflightCheck:
     """Return what a look has found, or its error, which says how to fix it."""
     try:
         return PreflightCheck(what, is_fine=True, detail=look())
@@ -224,14 +224,14 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
     """Return the boards wanted and missing of each split and phase, and what was read."""
-    config, found, reports = settings.boards, list[Position](), list[dict[str, Any]]()
+    config, found, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
                 found += positions
-            reports.append(quota.report.as_facts())
+            reports.append(quota.report)
     wanted = boards_per_cell(config)
     missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
     return wanted, missing, SourceReport.joined(reports)

@@ -22,10 +22,10 @@ from steps.names import PEAK
 from steps.pages.known import summary_of
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
+from steps.run.records import OriginFacts
 from steps.run.step import StepOutput, registered_steps, step_of
 from steps.run.store import Store
-from steps.track.find import checkpoint_of as checkpoint_part
-from steps.track.find import named_policy
+from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
@@ -36,14 +36,9 @@ class ResumeError(PlainError, RuntimeError):
     """The run cannot resume from there, or not with these settings; the message has the command that works."""
 
 
-class Origin(TypedDict):
+class Origin(OriginFacts):
     """The run that a resumed run comes from."""
 
-    name: str
-    """The name as typed, such as RUN/STEP; an alias or a version with its preset, such as `smoke/peak`."""
-    run: str
-    step: int
-    """The checkpoint's step; 0 is the pretrained policy."""
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]
     """By step; the parts of the dataset are the dataset."""
@@ -99,7 +94,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         name = f"{found.version.preset}/{name}"  # The command that starts an equal run need not name the preset otherwise.
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs, known=known)
     policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
-    checkpoint_of(origin, store)
+    origin_checkpoint(origin, store)
     return origin
 
 
@@ -133,7 +128,7 @@ def changes(origin: Origin, settings: Settings) -> dict[str, str]:
     return {name: f"{_shown(then)} -> {_shown(now)}" for name, (then, now) in _changed(origin, settings).items()}
 
 
-def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
+def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
     """Return the verified checkpoint to resume from, and what a version says of it; none for the pretrained policy.
 
     Raises NotFoundError, with the steps that there are, for a step whose checkpoint was never written or was deleted by retention.
@@ -141,7 +136,7 @@ def checkpoint_of(origin: Origin, store: Store) -> tuple[Path | None, str]:
     if origin["step"] == PRETRAINED_STEP:
         return None, ""
     output = origin["outputs"]["finetune"]
-    _, part = checkpoint_part(store.manifest(output), str(origin["step"]))
+    _, part = kept_checkpoint(store.manifest(output), str(origin["step"]))
     folder = store.file(output, part)
     return folder, str(verified_manifest(folder)["output_hash"])
 

@@ -12,7 +12,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps import STEPS
-from steps.job.resume import Job, checkpoint_of, taken_over
+from steps.job.resume import Job, origin_checkpoint, taken_over
 from steps.names import CHAMPION
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
@@ -154,7 +154,7 @@ class _Task:
         """Return the folders of the checkpoint and the champion, as far as the step takes them and they exist."""
         found = {OfRun.CHAMPION: self.incumbent[0]}
         if OfRun.CHECKPOINT in self.step.of_run and self.job["origin"] is not None:
-            found[OfRun.CHECKPOINT] = checkpoint_of(self.job["origin"], self.store)[0]
+            found[OfRun.CHECKPOINT] = origin_checkpoint(self.job["origin"], self.store)[0]
         return {name: folder for name, folder in found.items() if folder is not None}
 
     @contextmanager
@@ -208,7 +208,7 @@ class _Task:
         for outside in self.step.outside:
             yield from OUTSIDE[outside](self.settings, self.machine).items()
         of_run: dict[OfRun, Callable[[], str]] = {
-            OfRun.CHECKPOINT: lambda: "" if origin is None else checkpoint_of(origin, self.store)[1],
+            OfRun.CHECKPOINT: lambda: "" if origin is None else origin_checkpoint(origin, self.store)[1],
             OfRun.CHAMPION: lambda: champion,
             OfRun.ORIGIN: lambda: "" if origin is None else f"{origin['run']}/{origin['step']}",
             OfRun.VERSIONS: lambda: ", ".join(output["version"] for output in self.inputs.values()),

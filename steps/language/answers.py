@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from grpo.base.files import write_json
+from pydantic import RootModel
+
+from grpo.base.documents import Document, write_document
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import greedy_answers
 from grpo.language.model.policy import LanguagePolicy
@@ -15,6 +17,33 @@ from steps.names import ANSWERS
 _NUM_SHOWN: Final = 6
 """Examples of each text task."""
 _NUM_DRAWN: Final = 64
+
+
+class GradedAnswer(Document):
+    """A policy's greedy answer."""
+
+    whose: str
+    """Name of the policy."""
+    text: str
+    num_tokens: int
+    is_truncated: bool
+    reward: float | None
+    """Total reward with all parts at full weight; None without grades."""
+    parts: dict[str, float]
+    """Name of a part of the reward -> its value; empty without grades."""
+
+
+class AnsweredPrompt(Document):
+    """A prompt with the answers of all policies, the latest last."""
+
+    task: str
+    prompt: str
+    target: str
+    answers: tuple[GradedAnswer, ...]
+
+
+class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
+    """`answers.json`."""
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
@@ -39,20 +68,22 @@ def write_answers(
     `policies` maps a policy's name to the policy, the latest last. Without `grader`, answers have no grades.
     """
     prompts = [example.prompt for example in examples]
-    rows: list[dict[str, Any]] = [
-        {"task": str(example.task), "prompt": example.prompt, "target": example.target, "answers": []} for example in examples
-    ]
+    answers: list[list[GradedAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
-        for row, example, answer in zip(rows, examples, greedy_answers(policy, prompts), strict=True):
+        for row, example, answer in zip(answers, examples, greedy_answers(policy, prompts), strict=True):
             grades = None if grader is None else grader(example, answer.text)
-            row["answers"].append(
-                {
-                    "whose": name,
-                    "text": answer.text,
-                    "num_tokens": len(answer.token_ids),
-                    "is_truncated": answer.is_truncated,
-                    "reward": None if grades is None else grades.total(),
-                    "parts": {} if grades is None else dict(grades.parts),
-                }
+            row.append(
+                GradedAnswer(
+                    whose=name,
+                    text=answer.text,
+                    num_tokens=len(answer.token_ids),
+                    is_truncated=answer.is_truncated,
+                    reward=None if grades is None else grades.total(),
+                    parts={} if grades is None else dict(grades.parts),
+                )
             )
-    write_json(folder / ANSWERS, rows)
+    shown = (
+        AnsweredPrompt(task=str(example.task), prompt=example.prompt, target=example.target, answers=tuple(row))
+        for example, row in zip(examples, answers, strict=True)
+    )
+    write_document(folder / ANSWERS, Answers(tuple(shown)))

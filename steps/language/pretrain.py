@@ -1,12 +1,12 @@
 """Train a language model by imitation of the answers that the move values give, and check that its answers can be parsed."""
 
-from dataclasses import asdict
+from pydantic import ConfigDict
 
-from grpo.base.files import write_json
+from grpo.base.documents import Document, write_document
 from grpo.dataset.table import Split
 from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.imitation import imitate
-from grpo.language.learn.parse_rate_gate import gate_metrics, parse_rates, refuse_unreadable
+from grpo.language.learn.parse_rate_gate import ParseRate, gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.policy import load_model
 from grpo.language.text.examples import LanguageBoards
 from grpo.metrics.records import Record
@@ -18,6 +18,29 @@ from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
 from steps.run.outside import unread_by_pretrain
 from steps.run.work import Work
+
+
+class LanguageImitation(Document):
+    """Report of `pretrain` for a language model.
+
+    Metrics of the best step stand beside the fields, if there was imitation: `clone_loss`, `clone_validation_loss` and
+    `clone_validation_loss/TASK`, in nats per token.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    commit: str | None
+    num_parameters: int
+    num_tokens: int
+    """Size of the vocabulary."""
+    num_steps: int
+    best_step: int
+    """Step with the lowest validation loss, whose weights are saved; 0 without imitation."""
+    weights: str
+    """Hash of the saved weights."""
+    parse_rates: dict[str, ParseRate]
+    """Task -> fraction of sampled answers that can be parsed."""
 
 
 def body(work: Work) -> None:
@@ -43,20 +66,18 @@ def body(work: Work) -> None:
     policy.save(work.folder)
     write_answers(work.folder, {"cloned": policy}, shown)
     best = min(records, key=lambda record: record.metrics["language/clone_validation_loss"], default=None)
-    write_json(
-        work.folder / REPORT,
-        {
-            "model": policy.origin.model,
-            "commit": policy.origin.commit,
-            "num_parameters": sum(weights.numel() for weights in policy.network.parameters()),
-            "num_tokens": len(policy.tokenizer),
-            "num_steps": num_steps,
-            "best_step": 0 if best is None else best.step,
-            "weights": weights_hash(policy),
-            "parse_rates": {str(task): asdict(rate) for task, rate in rates.items()},
-            **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
-        },
+    report = LanguageImitation(
+        model=policy.origin.model,
+        commit=policy.origin.commit,
+        num_parameters=sum(weights.numel() for weights in policy.network.parameters()),
+        num_tokens=len(policy.tokenizer),
+        num_steps=num_steps,
+        best_step=0 if best is None else best.step,
+        weights=weights_hash(policy),
+        parse_rates={str(task): rate for task, rate in rates.items()},
+        **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
     )
+    write_document(work.folder / REPORT, report)
 
 
 def _seen_by_imitation(settings: Settings) -> Settings:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from grpo.base.documents import Document, read_document
 from grpo.dataset.engine_games import ENGINE
+from grpo.dataset.reports import Boards
 from grpo.diagnosis.findings import Diagnosis
 from grpo.match.ladder import LadderReport
 from grpo.match.selection import Selection
@@ -40,7 +41,7 @@ class Measurement(Document):
 
 
 class Training(Document):
-    """The report of `finetune`."""
+    """How GRPO ended, from the report of `finetune`."""
 
     first_step: int
     last_step: int
@@ -57,21 +58,6 @@ class Training(Document):
         message = f" ({self.message})" if self.message else ""
         why = ENDS.get(self.reason, self.reason)
         return f"GRPO trained from step {self.first_step:,} to {self.last_step:,} and stopped because {why}{message}."
-
-
-class Boards(Document):
-    """The report of `join_boards`: the dataset's counts."""
-
-    rows: int
-    used_games: int
-    splits: dict[str, int]
-    natural_phases: dict[str, int]
-    """As found in the source."""
-    phases: dict[str, int]
-    """As kept."""
-    sources: dict[str, int]
-    """File, or `engine` -> boards."""
-    labels: dict[str, int]
 
 
 class Dataset(Document):

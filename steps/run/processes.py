@@ -7,7 +7,6 @@ watch remote jobs. Each process records itself in the environment of its childre
 SIGTERM (PR_SET_PDEATHSIG), so that GRPO saves a checkpoint of its last step.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -15,6 +14,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 from typing import Final, Literal
+
+from grpo.base.processes import signal_when_parent_ends
 
 NO_RETRY: Final = 202
 """Exit code: the error is not retryable; Metaflow does not retry a task that ends with it."""
@@ -24,7 +25,6 @@ LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
 """Variable: the token of the process that started the run; its tasks inherit it; those on Batch do not have it."""
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
 """Variable: the id of the parent process. It means nothing on another machine, so jobs on AWS Batch do not get it."""
-_PR_SET_PDEATHSIG: Final = 1
 _ENDED: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -75,9 +75,8 @@ def end_with_parent(*, unwinds: bool = False) -> None:
         return
     if unwinds:
         signal.signal(signal.SIGTERM, _unwind)
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG is refused")
-    if not Path(f"/proc/{parent}").exists():  # It ended before prctl took effect.
+    signal_when_parent_ends(signal.SIGTERM)
+    if not Path(f"/proc/{parent}").exists():  # It ended before that.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -51,9 +51,10 @@ class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
     name: str
-    """As it was typed, such as `peak` or RUN/STEP."""
+    """The name as typed, such as RUN/STEP; an alias or a version with its preset, such as `smoke/peak`."""
     run: Id
     step: int
+    """The checkpoint's step; 0 is the pretrained policy."""
 
 
 @STRICT

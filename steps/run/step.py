@@ -120,11 +120,6 @@ class Step:
         return part_of(settings, self.reads_for(settings.policy.kind))
 
 
-def inherited_steps() -> tuple[str, ...]:
-    """Return the steps whose outputs a resumed run takes from its origin."""
-    return tuple(name for name in STEPS[1:-1] if step_of(name).is_inherited)
-
-
 def registered_steps() -> tuple[str, ...]:
     """Return the steps whose outputs are registered with a peak."""
     return tuple(name for name in STEPS[1:-1] if step_of(name).is_registered)

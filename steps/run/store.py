@@ -8,11 +8,9 @@ Where the store is S3 (`steps.run.copies`), these folders lie in the home: outpu
 """
 
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -25,6 +23,7 @@ from grpo.base.files import (
     explain_write_errors,
     is_sealed,
     json_text,
+    locked,
     parse_json_object,
     read_manifest,
     remove_abandoned,
@@ -105,8 +104,12 @@ class Store:
         The progress folder survives kills; it is deleted at the end when the output is in the store, and stays otherwise. In S3 it begins
         as the newest whole one of anybody, unless this disk's own has gone on since.
         """
-        progress = self.progress(step, version)
-        with _lock(self._folder / "locks" / f"{step}-{version}", step):
+        progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
+
+        def say(holder: str) -> None:
+            print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)
+
+        with locked(lock, say):
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
             for place in (progress, self.folder(step, version)):
                 remove_abandoned(place)
@@ -245,26 +248,3 @@ def _set_aside(folder: Path) -> Path:
     with suppress(FileNotFoundError):
         folder.rename(aside)
     return aside
-
-
-@contextmanager
-def _lock(path: Path, step: str) -> Iterator[None]:
-    """Hold a lock file while the block lasts; wait for the process that has it.
-
-    The file stays: a lock on a file that another process deletes protects nothing.
-    """
-    with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+b", buffering=0)
-    with file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            who = file.read(200).decode(errors="replace") or "another process"
-            print(f"{step}: {who} makes this output now (it holds {path}): waiting for it", flush=True)
-            flock(file, LOCK_EX)
-        file.truncate(0)
-        with suppress(OSError):  # On a full disk nobody learns for whom he waits.
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield

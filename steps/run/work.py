@@ -1,9 +1,9 @@
 """What a step's body works with: settings, inputs, a folder to fill, and the journal of its records.
 
-The journal is `history.jsonl` in the progress folder while the step works, a line a record with its time and a hash of the line. A step
+The journal is `aside/journal.jsonl` in the progress folder while the step works, a line a record with its time and the line's hash. A step
 that goes on after a kill cuts it back to where it goes on, and says the same records again, with their first times. So the line of a number
-is always the same, and a tracker that counts the lines it has logged logs each once. The output holds the history without times, the
-journal aside.
+is always the same, and a tracker that counts the lines it has logged logs each once. The output holds the same journal, and the history
+without times, `history.jsonl`.
 """
 
 import json
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 JOURNAL: Final = f"{ASIDE}/journal.jsonl"
-"""In an output: the same lines with their times, and the records that differ between equal runs."""
+"""In a progress folder and in an output: all records with their times, also the records that differ between equal runs."""
 _LARGEST: Final = 2**53
 """Integers below it are numbers in every tracking store."""
 _SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
@@ -108,7 +108,7 @@ class Work:
             self.go_on_after(-1)
         moment = self._times.popleft() if self._times else time.time_ns() // 1_000_000  # A killed run's rows are those up to its end.
         row = {"time": moment, "aside": is_aside, "record": record_row(record)}
-        append_line(self.progress_folder / HISTORY, _sealed(row))
+        append_line(self.progress_folder / JOURNAL, _sealed(row))
         self._rows.append(row)
         self._tell(record, is_aside=is_aside)
 
@@ -126,7 +126,7 @@ class Work:
         before = self._rows
         self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, before))
         self._times = deque(row["time"] for row in before[len(self._rows) :])
-        path = self.progress_folder / HISTORY
+        path = self.progress_folder / JOURNAL
         if path.exists():  # A torn end goes, too.
             replace_file(path, "".join(f"{_sealed(row)}\n" for row in self._rows).encode())
         for row in self._rows:
@@ -139,7 +139,7 @@ class Work:
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
         if self._rows:
             (self.folder / JOURNAL).parent.mkdir(exist_ok=True)
-            shutil.copyfile(self.progress_folder / HISTORY, self.folder / JOURNAL)
+            shutil.copyfile(self.progress_folder / JOURNAL, self.folder / JOURNAL)
 
     def _tell(self, record: Record, *, is_aside: bool) -> None:
         seen = record if is_aside else replace(record, events=(*record.events, *self.observe(record)))
@@ -155,9 +155,8 @@ def read_history(folder: Path) -> list[Record]:
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
     """Return the journal's lines of a step at work (its progress folder) or done (its output), up to the first that is torn or changed."""
-    path = folder / JOURNAL if (folder / JOURNAL).exists() else folder / HISTORY
     rows: list[dict[str, Any]] = []
-    with suppress(FileNotFoundError, NotADirectoryError), path.open("rb") as file:
+    with suppress(FileNotFoundError, NotADirectoryError), (folder / JOURNAL).open("rb") as file:
         for line in file:
             if (row := _unsealed(line)) is None:
                 break

@@ -1,6 +1,5 @@
 """MLflow's client for one address: it connects when it is first used, and waits seconds and not minutes."""
 
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from grpo.base.files import locked
 from steps.run.machine import LOOPBACK, Machine, sqlite_file, without_secrets
 from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
@@ -133,18 +133,6 @@ def unless_there() -> Iterator[None]:
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, for which others of this disk wait; it ends with its process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # A process that was forked meanwhile has the file open too.
 
 
 @contextmanager

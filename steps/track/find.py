@@ -183,13 +183,13 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     if made_by == "pretrain":
         number, part = PRETRAINED_STEP, ""
     elif made_by == "finetune":
-        number, part = checkpoint_of(store.manifest(output), step)
+        number, part = kept_checkpoint(store.manifest(output), step)
     else:
         number, part = read_json(store.file(output, REPORT))[f"{role}_step"], role
     return NamedPolicy(run_id=run.name, run=run, policy_step=number, output=output, part=part)
 
 
-def checkpoint_of(manifest: dict[str, Any], step: str) -> tuple[int, str]:
+def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
     """Return a checkpoint's step, and its folder in an output of finetune.
 
     Args:

@@ -8,13 +8,13 @@ killed step again says its lines at other times.
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from grpo.base.documents import DocumentError
 from grpo.base.errors import PlainError
-from grpo.base.files import CorruptError
+from grpo.base.files import CorruptError, locked
 from grpo.settings.names import compared_settings
 from grpo.statistics.intervals import elo
 from steps import STEPS
@@ -26,7 +26,7 @@ from steps.run.machine import Machine, sqlite_file
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
-from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, locked, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, waiting
 from steps.track.notes import MAIN_CURVES, run_name, step_note, tracked_name
 from steps.track.outages import TrackingAwayError, TrackingRefusedError, failures_of
 from steps.track.registry import register
@@ -206,13 +206,12 @@ class _View:
             return
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
         variant = declared.variant(self._run.facts["settings"]["policy"]["kind"])
-        of_run = {*declared.headlines, *variant.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ())}
-        for logged, names in ((parent, of_run), (child, None)):
-            there = self._there(logged, key, names, is_asked=is_over)
-            new = [metric for metric in _metrics(rows, names) if (metric.key, metric.step) not in there]
-            for start in range(0, len(new), _METRICS_PER_CALL):
-                self._client.log_batch(logged.info.run_id, metrics=new[start : start + _METRICS_PER_CALL])
-            there |= {(metric.key, metric.step) for metric in new}
+        shown = (*declared.headlines, *variant.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ()))
+        of_run = set(map(tracked_name, shown))
+        metrics = _metrics(rows)
+        in_parent = [metric for metric in metrics if metric.key in of_run]
+        self._send_metrics(in_parent, parent, key, parent.data.metrics.keys() & of_run, is_asked=is_over)
+        self._send_metrics(metrics, child, key, child.data.metrics.keys(), is_asked=is_over)
         self._set_status(child, attempt.status, attempt.ended)
         tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         if attempt.output is not None:
@@ -220,14 +219,17 @@ class _View:
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
-    def _there(self, logged: Logged, task: str, names: Collection[str] | None, *, is_asked: bool) -> set[tuple[str, int]]:
-        """Return the rows of a task's metrics with these names, of all for None, that an MLflow run has: as known, or as the store says."""
+    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, is_asked: bool) -> None:
+        """Send a task's metrics that an MLflow run does not have yet; ask the store for these names if nothing is known, or `is_asked`."""
         run_id = logged.info.run_id
         if is_asked or (run_id, task) not in self._known:
-            asked = logged.data.metrics if names is None else logged.data.metrics.keys() & set(map(tracked_name, names))
-            histories = (self._client.get_metric_history(run_id, name) for name in asked)
+            histories = (self._client.get_metric_history(run_id, name) for name in names)
             self._known[run_id, task] = {(metric.key, metric.step) for history in histories for metric in history}
-        return self._known[run_id, task]
+        known = self._known[run_id, task]
+        new = [metric for metric in metrics if (metric.key, metric.step) not in known]
+        for start in range(0, len(new), _METRICS_PER_CALL):
+            self._client.log_batch(run_id, metrics=new[start : start + _METRICS_PER_CALL])
+        known |= {(metric.key, metric.step) for metric in new}
 
     def _send_pages(self, logged: Logged, output: StepOutput, names: Iterable[str]) -> None:
         folder = self._store.open(output)
@@ -266,13 +268,13 @@ class _View:
             self._client.set_terminated(run.info.run_id, status=name, end_time=round(1_000 * ended))
 
 
-def _metrics(rows: Sequence[Mapping[str, Any]], names: Collection[str] | None) -> list[Metric]:
-    """Return what these rows of a journal say of the metrics with these names; of all for None."""
+def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
+    """Return the metrics of these rows of a journal."""
     return [
         Metric(tracked_name(name), float(value), row["time"], row["record"]["step"])
         for row in rows
         for name, value in row["record"].items()
-        if name not in ("step", "events") and (names is None or name in names)
+        if name not in ("step", "events")
     ]
 
 

@@ -23,7 +23,17 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
-from grpo.base.files import MANIFEST, CorruptError, file_hashes, read_json, read_manifest, sha256_json, verified_manifest, write_json
+from grpo.base.files import (
+    MANIFEST,
+    CorruptError,
+    file_hashes,
+    locked,
+    read_json,
+    read_manifest,
+    sha256_json,
+    verified_manifest,
+    write_json,
+)
 from grpo.match.selection import Selection
 from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.files import copy_policy
@@ -36,7 +46,7 @@ from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.step import StepName, StepOutput, registered_steps
 from steps.run.store import Store
-from steps.track.client import CHILD, RUN, TrackingStore, locked, unless_there, waiting
+from steps.track.client import CHILD, RUN, TrackingStore, unless_there, waiting
 from steps.track.outages import failures_of
 
 # isort: split

@@ -16,6 +16,7 @@ from data_checks.report import CheckResult, DatasetReport
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES, Phase, phase_of
 from grpo.dataset.quotas import boards_per_cell, split_fractions, split_of_game
+from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import GAME_SCHEMA, Split, board_table, phase_counts
 from grpo.settings.tree import BoardsConfig
 
@@ -39,10 +40,10 @@ class Dataset:
     def tables(self) -> tuple[pa.Table, pa.Table]:
         return board_table(self.boards), pa.Table.from_pylist(self.games, schema=GAME_SCHEMA)
 
-    def report_facts(self) -> dict[str, Any]:
+    def report(self) -> JoinedBoards:
         """Return what the join would report of these tables, less what was planted."""
         phases = phase_counts([row["phase"] for row in self.boards])
-        return {
+        found = {
             "rows": len(self.boards),
             "games": len(self.games) + 5,
             "used_games": len(self.games),
@@ -52,15 +53,16 @@ class Dataset:
             "sources": dict(Counter(row["source"] for row in self.boards)),
             "labels": dict(Counter(row["label_from"] for row in self.boards)),
             "rejected": {"illegal move": 2, "filtered: min_rating": 1},
-            "first_rejected": [],
+            "first_rejected": (),
             "duplicates": 4,
             "left_out": {"judged": 1},
             "missing": {},
-        } | self.facts
+        }
+        return JoinedBoards.model_construct(**found | self.facts)  # Not validated: a planted fault may be a missing source.
 
 
 def check(dataset: Dataset, config: BoardsConfig = CONFIG, **options: Any) -> DatasetReport:
-    return check_dataset_tables(*dataset.tables(), dataset.report_facts(), config, **options)
+    return check_dataset_tables(*dataset.tables(), dataset.report(), config, **options)
 
 
 def failed(report: DatasetReport) -> set[str]:

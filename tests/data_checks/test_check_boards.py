@@ -10,7 +10,9 @@ import pytest
 from made_datasets import Dataset, sound_dataset
 from made_work import work_in
 
-from grpo.base.files import ASIDE, read_json, verified_manifest, write_json, write_manifest
+from data_checks.report import Histogram
+from grpo.base.documents import write_document
+from grpo.base.files import ASIDE, read_json, verified_manifest, write_manifest
 from grpo.dataset.table import board_table
 from grpo.settings.tree import Settings
 from steps.cards.page import Seen
@@ -32,7 +34,7 @@ def work_on(dataset: Dataset, folder: Path) -> Work:
     (place := folder.with_name(f"{folder.name}-boards")).mkdir()
     for table, name in zip(dataset.tables(), (BOARDS, GAMES), strict=True):
         pq.write_table(table, place / name)
-    write_json(place / REPORT, dataset.report_facts())
+    write_document(place / REPORT, dataset.report())
     return work_in(folder, SETTINGS, inputs={"join_boards": place})
 
 
@@ -40,7 +42,7 @@ def work_on(dataset: Dataset, folder: Path) -> Work:
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output on a dataset in whose names there is markup."""
     dataset = sound_dataset()
-    dataset.facts = {"rejected": {EVIL: 1}, "first_rejected": [EVIL]}
+    dataset.facts = {"rejected": {EVIL: 1}, "first_rejected": (EVIL,)}
     for row in dataset.boards:
         row.update(source=EVIL, engine=EVIL)
     for game in dataset.games:
@@ -93,18 +95,17 @@ def test_a_histogram_has_each_number_in_its_bin_and_one_in_the_last() -> None:
     boards = pa.table({name: columns.get(name, boards[name]) for name in boards.column_names})
     games = pa.table({"white_rating": [1_500, None], "black_rating": [1_850, 1_599]})
     found = distributions(boards, games)
-    assert (found["values"]["low"], found["values"]["width"]) == (0, 0.05)
+    assert (found.values.low, found.values.width) == (0, 0.05)
     # Opening, middlegame, endgame.
-    assert [{number: count for number, count in enumerate(counts) if count} for counts in found["values"]["counts"]] == [
+    assert [{number: count for number, count in enumerate(counts) if count} for counts in found.values.counts] == [
         {5: 1, 10: 2, 19: 1},
         {},
         {0: 1, 19: 1},
     ]
-    classes = ["opening", "middlegame", "endgame"]
-    assert found["legal_moves"] == {"low": 0, "width": 4, "classes": classes, "counts": [[0, 1], [0, 0], [1, 0]]}
-    assert found["plies"] == {"low": 0, "width": 10, "classes": classes, "counts": [[1, 0, 0], [0, 0, 0], [0, 0, 1]]}
-    assert found["ratings"] == {"low": 1_500, "width": 100, "classes": ["white", "black"], "counts": [[1, 0, 0, 0], [1, 0, 0, 1]]}
-    assert found["cells"]["opening"] == {"train": 0, "validation": 0, "heldout": 1}
-    assert "ratings" not in distributions(
-        boards, games.set_column(0, "white_rating", [[None, None]]).set_column(1, "black_rating", [[None, None]])
-    )
+    classes = ("opening", "middlegame", "endgame")
+    assert found.legal_moves == Histogram(low=0, width=4, classes=classes, counts=((0, 1), (0, 0), (1, 0)))
+    assert found.plies == Histogram(low=0, width=10, classes=classes, counts=((1, 0, 0), (0, 0, 0), (0, 0, 1)))
+    assert found.ratings == Histogram(low=1_500, width=100, classes=("white", "black"), counts=((1, 0, 0, 0), (1, 0, 0, 1)))
+    assert found.cells["opening"] == {"train": 0, "validation": 0, "heldout": 1}
+    unrated = games.set_column(0, "white_rating", [[None, None]]).set_column(1, "black_rating", [[None, None]])
+    assert distributions(boards, unrated).ratings is None

@@ -172,4 +172,4 @@ def test_a_shortage_lowers_what_is_asked_for(sound: Dataset) -> None:
 def test_a_table_with_other_columns_is_refused(sound: Dataset) -> None:
     boards, games = sound.tables()
     with pytest.raises(ValueError, match=r"other columns than grpo\.dataset\.table\.BOARD_SCHEMA"):
-        check_dataset_tables(boards.drop_columns("key"), games, sound.report_facts(), CONFIG)
+        check_dataset_tables(boards.drop_columns("key"), games, sound.report(), CONFIG)

@@ -20,10 +20,9 @@ from grpo.metrics.records import Record
 from grpo.policy.checkpoints import TrainingState, checkpoint_folders, save_checkpoint
 from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
-from steps.names import HISTORY
 from steps.run.machine import Machine
 from steps.run.store import Store
-from steps.run.work import Work, read_journal
+from steps.run.work import JOURNAL, Work, read_journal
 from steps.track.publish import publish_all
 
 NOISE = os.urandom(6 * NUM_BYTES_LEFT)
@@ -105,7 +104,7 @@ def test_a_journal_that_finds_no_room_keeps_every_whole_line(kind: str, tmp_path
         for step in range(2):
             work.log(Record(step, {}))
         disk.spoil()
-        path = disk.place / HISTORY
+        path = disk.place / JOURNAL
         with pytest.raises(StorageError, match=rf"^{path} could not be written .*: [\d,]+ bytes are free"):
             go_on()
         num_whole = len(steps())
@@ -129,7 +128,7 @@ def test_training_on_a_full_disk_loses_no_checkpoint_and_the_same_command_goes_o
     assert f"StorageError: {target} could not be written (File too large): " in log
     assert f"The same command again (after --fresh: `resume`) resumes from step 4, which is saved in {progress_of(home)}" in log
     assert steps_of(home) == [2, 4]
-    assert sorted(path.name for path in progress_of(home).iterdir()) == ["checkpoints", HISTORY]
+    assert sorted(path.name for path in progress_of(home).iterdir()) == ["aside", "checkpoints"]
     goes_on(driver, home, whole())
 
 
@@ -183,7 +182,7 @@ def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Dr
 def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
     few = {"steps_per_checkpoint": 3}
     driver.kill_at(home, "after the rollout", 14, grpo=few)
-    journal = progress_of(home) / HISTORY
+    journal = progress_of(home) / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:11], b"\0\0\0\n", *lines[12:]]))
     log = goes_on(driver, home, whole(**few), grpo=few)

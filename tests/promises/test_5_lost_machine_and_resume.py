@@ -18,7 +18,7 @@ import steps.finetune
 from grpo.base.files import CorruptError, read_json, verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
 from grpo.policy.policy import NetworkPolicy
-from steps.job.resume import Origin, ResumeError, checkpoint_of, find_origin, resumed_settings, taken_over
+from steps.job.resume import Origin, ResumeError, find_origin, origin_checkpoint, resumed_settings, taken_over
 from steps.names import REPORT
 from steps.pages.known import summary_of
 from steps.run.machine import Machine
@@ -63,7 +63,7 @@ def test_an_empty_machine_resumes_from_peak_champion_run_and_step(registered: Ma
         empty = replace(registered, home=tmp_path / f"empty-{name.replace('/', '-')}")
         origin, store = find_origin(name, "default", empty), Store.of(empty)
         assert (origin["run"], origin["step"], origin["settings"]) == ("7", step, SETTINGS)
-        folder, _ = checkpoint_of(origin, store)
+        folder, _ = origin_checkpoint(origin, store)
         assert folder is not None
         assert folder.is_relative_to(empty.home)
         assert verified_manifest(folder)["step"] == step
@@ -80,7 +80,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     assert origin["name"] == "default/peak", "the same command finds it where another preset has a peak too"
     assert origin["known"] == summary_of(TrackedRun(registered).run, Store.of(registered))
     assert origin["known"].keys() == {"data", "verdict", "findings"}
-    folder, digest = checkpoint_of(origin, store)
+    folder, digest = origin_checkpoint(origin, store)
     assert folder is not None
     assert digest == verified_manifest(folder)["output_hash"]
     there = TrackedRun(registered)

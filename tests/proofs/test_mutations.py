@@ -204,11 +204,11 @@ TABLE: Final = {
         ("steps/job/task", "taken_over", "            task.store.open(output)\n", "            pass\n"),
         ("steps/job/task", "taken_over", "(output := task.taken_over) is None", "(output := task.taken_over) is not None"),
         ("steps/job/task", "taken_over", '"part": self.part.number, ', ""),
-        ("steps/job/task", "taken_over", "checkpoint_of(origin, self.store)[1]", 'origin["run"]'),
+        ("steps/job/task", "taken_over", "origin_checkpoint(origin, self.store)[1]", 'origin["run"]'),
         ("steps/job/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
     ],
     "grpo/dataset/labels.py": [
-        ("steps/dataset/build_boards", "same_on_every", "sorted(found, key=sha256_text)", "sorted(found)"),
+        ("steps/dataset/build_boards", "same_on_every", "sorted(first, key=sha256_text)", "sorted(first)"),
     ],
     "steps/join_boards.py": [
         ("steps/dataset/build_boards", "two_parts", "=settings.boards.max_per_game_and_phase", "=10_000"),

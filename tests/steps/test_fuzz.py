@@ -17,11 +17,10 @@ from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, file_hashes, json_text, seal
 from steps.cli import runs
 from steps.cli.main import main
-from steps.names import HISTORY
 from steps.run.machine import Machine
 from steps.run.records import Runs
 from steps.run.store import Store
-from steps.run.work import read_journal
+from steps.run.work import JOURNAL, read_journal
 from steps.track import registry
 
 SEED = 20261128
@@ -153,11 +152,11 @@ def test_journals(number: int, here: Machine) -> None:
     work = Work(folder=place, progress_folder=place, settings=Settings(), machine=here)
     for step in range(8):
         work.log(Record(step, {"grpo/loss": rng.random()}))
-    before = (place / HISTORY).read_bytes()
+    before = (place / JOURNAL).read_bytes()
     rows = read_journal(place)
     assert len(rows) == 8
     for _ in range(number):
-        (place / HISTORY).write_bytes(torn(before, rng))
+        (place / JOURNAL).write_bytes(torn(before, rng))
         found = read_journal(place)
         assert found == rows[: len(found)], "what is read was written"
         again = Work(folder=place, progress_folder=place, settings=Settings(), machine=here)

@@ -13,8 +13,7 @@ from grpo.language.text.tasks import MoveAnswer, TextTask
 from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
-NUM_PROMPTS: Final = 64
-"""Prompts of each text task."""
+_NUM_PROMPTS: Final = 64  # Prompts of each text task.
 _SHOWN: Final = 60  # Characters of the example in the message.
 
 
@@ -43,7 +42,7 @@ class ParseRate:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
-def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int, num_prompts: int = NUM_PROMPTS) -> dict[TextTask, ParseRate]:
+def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
     """Return the parse rate of each text task that the settings train; prompts come from boards drawn without replacement.
 
     Raises NonFiniteError if a weight is NaN or infinite.
@@ -51,7 +50,7 @@ def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int, nu
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]
-    return {task: _rate(policy, _prompts(boards, task, num_prompts, seed), seed=seed) for task in tasks}
+    return {task: _rate(policy, _prompts(boards, task, seed), seed=seed) for task in tasks}
 
 
 def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
@@ -82,9 +81,9 @@ def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfi
     )
 
 
-def _prompts(boards: LanguageBoards, task: TextTask, num: int, seed: int) -> list[Example]:
+def _prompts(boards: LanguageBoards, task: TextTask, seed: int) -> list[Example]:
     rng = numpy_stream(seed, "gate", task)
-    indices = rng.choice(len(boards), size=min(num, len(boards)), replace=False)
+    indices = rng.choice(len(boards), size=min(_NUM_PROMPTS, len(boards)), replace=False)
     return [boards.example(int(index), task, rng=rng) for index in indices]
 
 

@@ -13,7 +13,7 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import MAX_GAP, pieces
-from grpo.language.learn.rollouts import AnswerSampler, Grader, LanguageRollout, rollout_metrics
+from grpo.language.learn.rollouts import AnswerSampler, Grader, LanguageRollout, answer_metrics
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
@@ -73,7 +73,7 @@ class LanguageProblem:
 
     def rollout_metrics(self, rollout: LanguageRollout) -> dict[str, float]:
         """Return the metrics of a rollout, over all answers and by text task."""
-        metrics = rollout_metrics(rollout)
+        metrics = answer_metrics(rollout)
         return metrics | {"language/normalized_entropy": metrics["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:

@@ -158,7 +158,7 @@ class AnswerSampler:
         )
 
 
-def rollout_metrics(rollout: LanguageRollout) -> dict[str, float]:
+def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
     """Return the metrics of a rollout, over all answers and by text task."""
     every_answer = torch.ones(len(rollout.answers), dtype=torch.bool)
     by_task = {"": every_answer} | {f"/{task.value}": rollout.of_task(task) for task in TextTask}

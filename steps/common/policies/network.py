@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import chess
 import torch
 
-from grpo.base.files import write_json
+from grpo.base.documents import write_document
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.dataset.table import Split, board_arrays
@@ -61,8 +61,7 @@ class NetworkCompetitor:
         """Write the worst and best decisions, and those that differ most from another network's."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         other = before.policy if isinstance(before, NetworkCompetitor) else None
-        found = notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other)
-        write_json(folder / DECISIONS, found | {"num_boards": len(judged)})
+        write_document(folder / DECISIONS, notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other))
 
     @torch.no_grad()
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:

@@ -196,7 +196,7 @@ def test_processes_share_the_openings_with_engines_of_their_own_and_play_the_sam
             engine = Rung(nodes=1, random_share=0.3).player(pool, numpy_stream(0, "rung"))
             sampling = SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "policy", temperature=1.0, rng=torch_stream(0, "policy"))
             result = play_match(
-                engine, sampling, OPENINGS[:5], max_plies=12, on_games_done=told.append, numbers=range(3, 8), num_processes=num_processes
+                engine, sampling, dict(enumerate(OPENINGS[:5], 3)), max_plies=12, on_games_done=told.append, num_processes=num_processes
             )
         assert told[-1] == 10
         return result.games

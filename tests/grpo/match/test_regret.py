@@ -105,15 +105,15 @@ THEN = {
 
 def test_the_worst_gives_most_away_the_best_is_the_only_move_found_and_changed_moves_differ_in_value_from_the_earlier_policys() -> None:
     found = notable_decisions(written_probabilities(NOW), JUDGED, count=3, before=written_probabilities(THEN))
-    [worst], [best] = found["worst"], found["best"]
-    assert worst["fen"] == WHITE_KING.fen()
-    assert (worst["chosen"]["move"], worst["best"]["move"], worst["phase"]) == ("a1b1", "a1a2", "endgame")
-    assert (worst["chosen"]["probability"], worst["best"]["probability"]) == pytest.approx((0.5, 0.25))
-    assert (worst["chosen"]["value"], worst["best"]["value"], worst["regret"], worst["margin"]) == pytest.approx((0.5, 0.9, 0.4, 0.4))
-    assert worst["before"] == {"move": "a1a2", "probability": pytest.approx(0.5), "value": pytest.approx(0.9)}
-    assert best["fen"] == BLACK_KING.fen()
-    assert best["chosen"] == best["best"]
-    assert (best["chosen"]["move"], best["regret"], best["margin"]) == ("a8b7", 0.0, pytest.approx(0.2))
-    assert best["before"]["move"] == "a8a7"
-    assert [(each["fen"], each["chosen"]["move"]) for each in found["improved"]] == [(BLACK_KING.fen(), "a8b7")], "0.2 -> 0.6"
-    assert [(each["fen"], each["chosen"]["move"]) for each in found["worsened"]] == [(WHITE_KING.fen(), "a1b1")], "0.9 -> 0.5"
+    [worst], [best] = found.worst, found.best
+    assert worst.fen == WHITE_KING.fen()
+    assert (worst.chosen.move, worst.best.move, worst.phase) == ("a1b1", "a1a2", "endgame")
+    assert (worst.chosen.probability, worst.best.probability) == pytest.approx((0.5, 0.25))
+    assert (worst.chosen.value, worst.best.value, worst.regret, worst.margin) == pytest.approx((0.5, 0.9, 0.4, 0.4))
+    assert dict(worst.before) == {"move": "a1a2", "probability": pytest.approx(0.5), "value": pytest.approx(0.9)}
+    assert best.fen == BLACK_KING.fen()
+    assert best.chosen == best.best
+    assert (best.chosen.move, best.regret, best.margin) == ("a8b7", 0.0, pytest.approx(0.2))
+    assert best.before.move == "a8a7"
+    assert [(each.fen, each.chosen.move) for each in found.improved] == [(BLACK_KING.fen(), "a8b7")], "0.2 -> 0.6"
+    assert [(each.fen, each.chosen.move) for each in found.worsened] == [(WHITE_KING.fen(), "a1b1")], "0.9 -> 0.5"

@@ -22,7 +22,7 @@ from grpo.policy.distribution import MoveDistribution, PositionBatch
 from grpo.train.control import Knobs
 from grpo.train.network_problem import select_rows
 from grpo.train.objective import Batch, Measured, Terms, clipped_surrogate, group_advantages, grpo_objective, is_clipped
-from grpo.train.probes import budget, columns, gradient_products, logit_descents, loss_metrics, network_metrics, rollout_metrics
+from grpo.train.probes import budget, columns, gradient_products, logit_descents, loss_metrics, move_metrics, network_metrics
 from grpo.train.states import States
 
 BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
@@ -274,7 +274,7 @@ def test_the_metrics_of_sampled_groups_worked_by_hand(temperature: float) -> Non
     normalized = ENTROPY_0 / math.log(2)
     # Rewards .8 .8 .4 .8 and .5 .5 .5 .5; advantages .1 .1 -.3 .1 and 0.
     deviations = (3 * 0.2**2 + 0.2**2 + 4 * 0.1**2) / 8
-    assert rollout_metrics(sampled(temperature)) == pytest.approx(
+    assert move_metrics(sampled(temperature)) == pytest.approx(
         {
             "grpo/entropy": (ENTROPY_0 + ENTROPY_1) / 2,
             "grpo/entropy/opening": ENTROPY_0,

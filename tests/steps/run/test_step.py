@@ -7,7 +7,7 @@ from grpo.settings.tree import Settings
 from grpo.settings.types import UndeclaredSettingError
 from steps import STEPS
 from steps.run.outside import OUTSIDE
-from steps.run.step import Outside, Step, inherited_steps, registered_steps, step_of
+from steps.run.step import Outside, Step, registered_steps, step_of
 
 
 def test_a_body_reads_the_settings_that_its_step_declares_and_no_others() -> None:
@@ -28,5 +28,5 @@ def test_everything_outside_has_a_hash_and_inputs_come_from_earlier_steps() -> N
     assert OUTSIDE.keys() == set(Outside)
     for name in STEPS[1:-1]:
         assert all(STEPS.index(each) < STEPS.index(name) for each in step_of(name).inputs)
-    assert inherited_steps() == ("build_boards", "join_boards", "check_boards", "pretrain")
+    assert tuple(name for name in STEPS[1:-1] if step_of(name).is_inherited) == ("build_boards", "join_boards", "check_boards", "pretrain")
     assert registered_steps() == ("join_boards", "check_boards", "pretrain", "calibrate", "baseline")

@@ -47,7 +47,7 @@ def test_the_history_gives_back_every_record_to_the_last_bit_and_nothing_of_what
     work.write_history()
     assert read_history(tmp_path / "output") == [*RECORDS, WARNED] == list(work.history())
     assert "time" not in (tmp_path / "output" / HISTORY).read_text()
-    assert (tmp_path / "output" / JOURNAL).read_bytes() == (tmp_path / "progress" / HISTORY).read_bytes()
+    assert (tmp_path / "output" / JOURNAL).read_bytes() == (tmp_path / "progress" / JOURNAL).read_bytes()
     for listener in listeners:
         assert listener.progresses == [(5, 9, "steps")]
         assert [record for record in listener.records if "time/rollout" not in record.metrics] == [*RECORDS, WARNED]
@@ -55,12 +55,12 @@ def test_the_history_gives_back_every_record_to_the_last_bit_and_nothing_of_what
 
 def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line_is_the_same_again(tmp_path: Path) -> None:
     say(at_work(tmp_path), RECORDS[:3])
-    before = (tmp_path / "progress" / HISTORY).read_bytes().splitlines()
+    before = (tmp_path / "progress" / JOURNAL).read_bytes().splitlines()
     work = at_work(tmp_path)
     assert list(work.history()) == RECORDS[:3]
     work.go_on_after(0)
     assert list(work.history()) == RECORDS[:1]
-    assert (tmp_path / "progress" / HISTORY).read_bytes().splitlines() == before[:2]
+    assert (tmp_path / "progress" / JOURNAL).read_bytes().splitlines() == before[:2]
     say(work, RECORDS[1:])
     times = [row["time"] for row in read_journal(tmp_path / "progress")]
     assert times[:6] == [json.loads(line)["time"] for line in before], "of a killed run that is logged later nothing is missing"
@@ -79,7 +79,7 @@ def test_after_a_kill_the_journal_is_cut_to_where_the_step_goes_on_and_each_line
 )
 def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: bytes, tmp_path: Path) -> None:
     say(at_work(tmp_path), RECORDS[:3])
-    path = tmp_path / "progress" / HISTORY
+    path = tmp_path / "progress" / JOURNAL
     whole = path.read_bytes()
     path.write_bytes(whole + torn)
     assert len(read_journal(tmp_path / "progress")) == 6
@@ -96,7 +96,7 @@ def test_a_journal_counts_up_to_the_first_torn_line_and_the_rest_goes(torn: byte
 def test_a_digit_that_flips_in_the_journal_is_noticed(at: int, tmp_path: Path) -> None:
     """R12: a step that goes on after a kill would else write another history under the same version."""
     say(at_work(tmp_path), RECORDS)
-    path = tmp_path / "progress" / HISTORY
+    path = tmp_path / "progress" / JOURNAL
     lines = path.read_bytes().splitlines(keepends=True)
     place = next(number for number in range(at % len(lines[4]), len(lines[4])) if lines[4][number : number + 1].isalnum())
     lines[4] = lines[4][:place] + bytes([lines[4][place] ^ 1]) + lines[4][place + 1 :]

@@ -55,7 +55,7 @@ def test_a_rung_draws_alike_against_both_players_by_the_openings_place_and_other
         return ()
 
     monkeypatch.setattr(measure, "place_on_ladder", place)
-    monkeypatch.setattr(measure.Arena, "match", lambda *_, **how: numbers.append(how["numbers"]))
+    monkeypatch.setattr(measure.Arena, "match", lambda _arena, _player, _opponent, openings: numbers.append(list(openings)))
     monkeypatch.setattr(measure, "numpy_stream", lambda *name: drawn.append(name) or numpy_stream(*name))
     with measure.Arena(SETTINGS, work_in(tmp_path / "work", SETTINGS, stockfish=stockfish).machine, lambda *_: None) as arena:
         arena.place(cast("Any", ["candidate", "initial"]), cast("Any", None), ["a", "b", "c", "d"], "purpose")

@@ -88,7 +88,7 @@ def test_what_a_game_draws_does_not_depend_on_the_games_beside_it(temperature: f
     def games(openings: list[str], numbers: list[int]) -> list[tuple[str, ...]]:
         speaker = ScriptedSpeaker(a_drawn_move)
         pair = [player(speaker, temperature=temperature, name=name) for name in ("one", "other")]
-        return [game.moves for game in play_match(pair[0], pair[1], openings, max_plies=12, numbers=numbers).games]
+        return [game.moves for game in play_match(pair[0], pair[1], dict(zip(numbers, openings, strict=True)), max_plies=12).games]
 
     together = games(OPENINGS, [0, 1, 2, 3])
     assert games(OPENINGS[2:3], [2]) == together[4:6]

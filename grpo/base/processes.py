@@ -1,0 +1,14 @@
+"""The signal that Linux sends to a process when its parent ends."""
+
+import ctypes
+import signal
+import sys
+from typing import Final
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def signal_when_parent_ends(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent ends; does nothing on other systems. Raises OSError if it is refused."""
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG is refused")

@@ -1,0 +1,37 @@
+"""Report of the dataset: counts of the joined boards, and of what was read and left out on the way."""
+
+from grpo.base.documents import Document
+
+
+class Boards(Document):
+    """Counts of the dataset that pages show."""
+
+    rows: int
+    used_games: int
+    """Games that the boards are from."""
+    splits: dict[str, int]
+    natural_phases: dict[str, int]
+    """Phase -> positions read, before balancing."""
+    phases: dict[str, int]
+    """Phase -> boards of the dataset."""
+    sources: dict[str, int]
+    """File, or `engine` -> boards."""
+    labels: dict[str, int]
+    """`game` (the move played) or `engine` (the best move) -> boards with this label."""
+
+
+class JoinedBoards(Boards):
+    """Report of `join_boards`."""
+
+    games: int
+    """Usable games and listed positions that were read."""
+    rejected: dict[str, int]
+    """Reason -> games."""
+    first_rejected: tuple[str, ...]
+    """File, place and reason of the first rejected games."""
+    duplicates: int
+    """Positions that were in the dataset already, or whose color mirror was."""
+    left_out: dict[str, int]
+    """Reason -> positions."""
+    missing: dict[str, int]
+    """SPLIT/PHASE -> boards fewer than the settings ask for; only cells with too few boards."""
