@@ -39,7 +39,6 @@ def code_spans(page: Path) -> list[str]:
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """Return the names by which GitHub links the headings of a page."""
     headings = re.findall(r"^#{1,6} +(.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     seen: dict[str, int] = {}
     names = []
@@ -52,7 +51,6 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def links(page: Path) -> list[str]:
-    """Return the addresses that a page links to, those in this repository."""
     found = re.findall(r"\]\(([^)\s]+)\)", without_code(re.sub(r"\[`[^`\n]*`\]", "[]", page.read_text())))
     return [link for link in found if not re.match(r"[a-z]+:", link)]
 
@@ -177,7 +175,6 @@ def test_every_file_function_and_section_that_a_page_names_is_there(page: Path) 
 
 @cache
 def source() -> str:
-    """Return all code, data beside it included."""
     kinds = {".py", ".toml", ".sh", ".yaml", ".j2", ".html", ".js", ""}
     files = [path for folder in (*CODE, "benchmarks") for path in sorted((ROOT / folder).rglob("*")) if path.suffix in kinds]
     return "\n".join(path.read_text() for path in [*files, ROOT / "Makefile", ROOT / "pyproject.toml"] if path.is_file())

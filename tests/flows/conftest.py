@@ -20,7 +20,6 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[P
 
 @pytest.fixture
 def tracking(first_run: FlowRun) -> Any:
-    """A client of the first run's tracking store."""
     from mlflow.tracking import MlflowClient
 
     uri = f"sqlite:///{first_run.home / 'mlflow.db'}"

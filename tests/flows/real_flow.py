@@ -27,8 +27,6 @@ os.environ.setdefault("METAFLOW_USER", "tester")
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A finished run: what it printed, and its artifacts."""
-
     home: Path
     succeeded: bool
     output: str

@@ -68,7 +68,6 @@ def some_boards(count: int, *, seed: int = 0, max_plies: int = 120) -> list[ches
 
 
 def legal_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves in the order of a table's columns."""
     return [action_move(index, board.turn) for index in legal_action_ids(board)]
 
 
@@ -93,7 +92,6 @@ def fake_arrays(boards: Sequence[chess.Board], value: BoardMove = made_up_number
 
 
 def boards_of(states: States) -> list[chess.Board]:
-    """Return the states' boards."""
     return [decode(row) for row in states.positions.encodings.numpy()]
 
 
@@ -103,12 +101,10 @@ def name_of(board: chess.Board) -> str:
 
 
 def names_of(states: States) -> list[str]:
-    """Return the states' names."""
     return [name_of(board) for board in boards_of(states)]
 
 
 def check_states(states: States) -> None:
-    """Check that moves, made-up values, phases and boards belong together."""
     for row, board in enumerate(boards_of(states)):
         moves = [action_move(index, board.turn) for index in states.positions.action_ids[row, states.positions.is_legal[row]].tolist()]
         assert sorted(map(str, moves)) == sorted(map(str, board.legal_moves))
@@ -125,7 +121,6 @@ class WrittenPolicy:
         self._rows: dict[bytes, list[float]] = {}
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the softmax of the written logits."""
         logits: Tensor = torch.zeros(positions.is_legal.shape, dtype=torch.float64)
         for row, encoding in enumerate(positions.encodings.numpy()):
             key = encoding.tobytes()
@@ -150,7 +145,6 @@ class MadeUpValues:
         """All boards that values were asked of."""
 
     def __call__(self, boards: Sequence[chess.Board]) -> list[ValueTable | EngineError]:
-        """Return one table a board."""
         self.asked += [board.copy() for board in boards]
         return [EngineError("made up") if self._fails_on(board) else self._table(board) for board in boards]
 
@@ -161,7 +155,6 @@ class MadeUpValues:
 
 
 def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, temperature: float = 1.0) -> Batch[None]:
-    """Return groups of these moves."""
     rewards = values_BA.gather(1, columns_BG)
     return Batch(
         states=None,
@@ -215,6 +208,5 @@ def trainer_of(
 
 
 def largest_difference(one: NetworkPolicy, other: NetworkPolicy) -> float:
-    """Return the largest difference between two policies' weights."""
     pairs = zip(one.network.parameters(), other.network.parameters(), strict=True)
     return max((a.detach().double() - b.detach().double()).abs().max().item() for a, b in pairs)

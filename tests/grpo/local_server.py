@@ -19,7 +19,6 @@ class LocalServer(ThreadingHTTPServer):
 
 @contextmanager
 def serving(server: ThreadingHTTPServer) -> Iterator[None]:
-    """Let a server answer requests."""
     thread = Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -32,6 +31,5 @@ def serving(server: ThreadingHTTPServer) -> Iterator[None]:
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Answer requests by a handler, and yield the server's address."""
     with serving(server := LocalServer(("127.0.0.1", 0), handler)):
         yield f"http://127.0.0.1:{server.server_port}"

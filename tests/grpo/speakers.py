@@ -26,7 +26,6 @@ class ScriptedSpeaker:
         """Of each call: the temperature, None for best answers, and the number of prompts."""
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        """Return the best answers."""
         self.asked.append((None, len(prompts)))
         return [self._answer(_fen(prompt), None) for prompt in prompts]
 

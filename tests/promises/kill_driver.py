@@ -53,7 +53,6 @@ def pause() -> None:
 
 
 def pause_twice() -> None:
-    """Wait for one signal, and for another."""
     pause()
     pause()
 

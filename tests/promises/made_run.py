@@ -58,7 +58,6 @@ def do_run(name: str) -> Run:
 
 
 def run_of(name: str) -> Run:
-    """Return the records of a run."""
     run = Runs(Store.of(Machine.here())).get(name)
     assert run is not None
     return run

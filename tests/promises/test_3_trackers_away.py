@@ -71,7 +71,6 @@ def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def small_library(tmp_path: Path) -> Path:
-    """Return a folder with code."""
     (folder := tmp_path / "library" / "grpo").mkdir(parents=True)
     (folder / "__init__.py").write_text('"""Nothing."""\n')
     return folder
@@ -258,7 +257,6 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any]) -> None:
-    """Do a step's work while it is mirrored."""
     mirror = mirror_of(run.machine, attempt)
     assert mirror is not None
     mirror.start()

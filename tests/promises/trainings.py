@@ -46,7 +46,6 @@ class Driver(Forks):
         self._last = 0
 
     def start(self, home: Path, kind: str = NETWORK, **job: Any) -> int:
-        """Start one, and return its process id."""
         home.mkdir(exist_ok=True)
         (home / "log").write_text("")
         self._last = self.fork(home=str(home), log=str(home / "log"), prepared=str(self._prepared), kind=kind, **job)
@@ -62,7 +61,6 @@ class Driver(Forks):
         return self.end(home)
 
     def kill_at(self, home: Path, failpoint: str, nth: int, kind: str = NETWORK, **job: Any) -> None:
-        """Run one that is killed at a failpoint."""
         status, log = self.run(home, kind, failpoint=failpoint, nth=nth, **job)
         assert status == -signal.SIGKILL, log
 

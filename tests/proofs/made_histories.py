@@ -33,7 +33,6 @@ class Draw:
     not_finite: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        """Draw a healthy run."""
         pick, rng, at = self.pick, self.rng, self.at
         self.memory = float(rng.choice([0.0, 0.3, 0.6, 0.8]))
         self.spread = {"SB3": pick(20, 100)}.get(self.dialect, pick(0.3, 1.0))
@@ -342,7 +341,6 @@ def dialects_of(kind: str) -> list[str]:
 
 
 def draw(kind: str, seed: int, number: int, *, num_rows: int = 0) -> Draw:
-    """Return a drawn run of a kind."""
     rng = np.random.default_rng([seed, number, *kind.encode()])
     of = dialects_of(kind)
     rows = num_rows or int(np.exp(rng.uniform(math.log(40), math.log(1_000))))
@@ -390,8 +388,6 @@ def judged(run: Draw) -> tuple[str, ...]:
 
 @dataclass
 class Row:
-    """What was found in the draws of a kind."""
-
     kind: str
     finding: str
     """Its true name; "" for a healthy kind."""
@@ -406,7 +402,6 @@ class Row:
 
 
 def measure(seed: int, num_draws: int = NUM_DRAWS) -> list[Row]:
-    """Return what is found in draws of all kinds."""
     rows = [Row(kind, SICK[kind][1] if kind in SICK else "") for kind in (*HEALTHY, *SICK)]
     for row in rows:
         for number in range(num_draws):
@@ -424,7 +419,6 @@ def rows_needed(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the table of the page."""
     lines = [
         "kind of run | finding | rows needed | found, 40 to 199 rows | found, 200 and more | by its name",
         "--- | --- | --- | --- | --- | ---",

@@ -23,8 +23,6 @@ _NUM_AT_ONCE: Final = 2
 
 
 class Mutation(NamedTuple):
-    """One fault."""
-
     file: str
     old: str
     """Occurs exactly once."""
@@ -224,7 +222,6 @@ MUTATIONS: Final = [
 
 
 def _copy(target: Path) -> Path:
-    """Copy the checkout, without what was built."""
     return shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info"))
 
 

@@ -40,7 +40,6 @@ def undisturbed(driver: Driver, new_place: NewPlace, tmp_path_factory: pytest.Te
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table, and keep it."""
     if not ROWS:
         return
     terminalreporter.section(f"soak, seed {SEED}")

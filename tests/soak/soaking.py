@@ -80,11 +80,9 @@ class Place:
         return self.folder / "log"
 
     def said(self) -> str:
-        """Return the end of what its processes have said."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-60:])
 
     def outputs(self, run: str = "run-1") -> dict[str, Any]:
-        """Return step -> what a finished run has as its output."""
         return outputs_in(json.loads((self.folder / "artifacts" / run / "end.json").read_text()))
 
     def hashes(self, run: str = "run-1") -> dict[str, str]:
@@ -98,8 +96,6 @@ NewPlace = Callable[..., Place]
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run without any fault gave, and how long it took."""
-
     hashes: dict[str, str]
     seconds: float
 
@@ -181,7 +177,6 @@ class Driver(Forks):
         return [f"{pid}: {command}" for pid, command in left.items()]
 
     def close(self) -> None:
-        """End it and all that it has left."""
         super().close()
         for pid in self._others():
             with contextlib.suppress(ProcessLookupError):
@@ -271,7 +266,6 @@ def part(name: str) -> Iterator[Row]:
 
 
 def table() -> str:
-    """Return all rows as Markdown."""
     head = "| part | whole runs | faults injected | lost | processes leaked | seconds | |\n| --- | --- | --- | --- | --- | --- | --- |\n"
     cells = ([row.part, row.runs, row.injected, len(row.lost), len(row.leaked), round(row.seconds), row.note] for row in ROWS)
     return head + "".join(f"| {' | '.join(map(str, row))} |\n" for row in cells)

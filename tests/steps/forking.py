@@ -110,16 +110,12 @@ def let_clock_jump(seed: str, folder: Path) -> None:
 
 
 class Forks:
-    """Such a process, seen from the tests."""
-
     def __init__(self, command: Sequence[str], **more: Any) -> None:
-        """Start it; `more` is `Popen`'s."""
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
         self._at_work: set[int] = set()
         self.pid = self._answer()
 
     def fork(self, **job: Any) -> int:
-        """Start a job, and return its process id."""
         pid = self.ask("start", **job)
         self._at_work.add(pid)
         return pid
@@ -133,14 +129,12 @@ class Forks:
         return self.ask("wait", pid=pid)
 
     def ask(self, word: str, **job: Any) -> int:
-        """Return what it answers."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": word, **job}) + "\n")
         self._process.stdin.flush()
         return self._answer()
 
     def close(self) -> None:
-        """End it and all its jobs."""
         for pid in self._at_work:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -51,7 +51,6 @@ def match(score: float, num_pairs: int = 50) -> MatchReport:
 
 
 def placement(rating: float) -> Placement:
-    """Return a place on the ladder."""
     near, wide = (Estimate(value=rating, low=rating - margin, high=rating + margin) for margin in (20, 60))
     scores = {"stockfish-1-nodes": 0.5, "random": 0.75}
     games = tuple(RungMatch(rung=rung, rung_rating=0.0, match=match(score, 7)) for rung, score in scores.items())
@@ -59,7 +58,6 @@ def placement(rating: float) -> Placement:
 
 
 def ladder() -> LadderReport:
-    """Return a ladder of two rungs."""
     nothing, gap = Estimate(value=0.0, low=0.0, high=0.0), Estimate(value=225.0, low=160.0, high=290.0)
     rungs = (
         RatedRung(nodes=1, random_share=1.0, rating=nothing, gap=None),

@@ -56,7 +56,6 @@ class MadeRun:
 
 
 def make_run(machine: Machine, made: MadeRun) -> Run:
-    """Lay down a run's records and outputs, as its steps do it."""
     store = Store.of(machine)
     runs = Runs(store)
     of_run = {"tags": dict(made.tags), "origin": made.origin, "launcher": made.launcher}
@@ -120,7 +119,6 @@ def _made(store: Store, step: str, made: MadeRun) -> StepOutput:
 
 
 def facts_of(run: str, machine: Machine, text: str = "smoke", **more: Any) -> RunFacts:
-    """Return what is recorded of a run that begins."""
     plain = read_settings(text).model_dump(mode="json")
     launch = launch_of(plain)
     begun = RunFacts(

@@ -44,7 +44,6 @@ def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
 
 
 def prepare(folder: Path) -> None:
-    """Write the boards, and a policy of each kind under its name."""
     for name in ("boards", NETWORK):
         (folder / name).mkdir(parents=True)
     table = small_language.boards_table()
@@ -56,7 +55,6 @@ def prepare(folder: Path) -> None:
 
 
 def progress_of(home: Path) -> Path:
-    """Return the folder that survives kills."""
     return home / "progress" / "finetune" / VERSION
 
 
@@ -69,7 +67,6 @@ def finetune(
     say: Callable[[str], None] = print,
     checkpoint: Path | None = None,
 ) -> Path:
-    """Return the folder of the step's output, computed unless it is there."""
     kind, store = given.policy.kind, Store(home, home)
     with store.making("finetune", VERSION) as making:
         if making.output is None:

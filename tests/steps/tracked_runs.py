@@ -34,10 +34,7 @@ _IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child
 
 
 class TrackedRun:
-    """A run of a machine's store."""
-
     def __init__(self, machine: Machine, name: str = "7", *, preset: str = "default", **facts: Any) -> None:
-        """Begin it."""
         self.machine, self.name, self.store = machine, name, Store.of(machine)
         self.seconds = 1.0
         """Of its steps; equal runs may have others."""
@@ -59,14 +56,12 @@ class TrackedRun:
         return self.runs.begin(self.name, step, part, sha256_text(f"{self.name} {step} {part}")[:24])
 
     def work(self, attempt: Attempt, records: Iterable[Record]) -> None:
-        """Say records and be killed."""
         with self.store.making(attempt.step, attempt.version) as making:
             self._say(making, making.progress, records)
 
     def step(
         self, step: str, records: Iterable[Record] = (), fill: Callable[[Path], None] | None = None, *, attempt: Any = None
     ) -> Attempt:
-        """Do a step to its end."""
         attempt = attempt or self.begin(step)
         with self.store.making(step, attempt.version) as making, making.filling({"parts": {"step": step}, "code": {}}) as folder:
             work = self._say(making, folder, records)
@@ -107,7 +102,6 @@ def curve(name: str, count: int, start: int = 1) -> list[Record]:
 
 
 def checkpoints(folder: Path) -> None:
-    """Fill the output of `finetune`."""
     for seed, step in enumerate((CHAMPION_AT, PEAK_AT)):
         place = folder / CHECKPOINTS / f"step-{step:08d}"
         place.mkdir(parents=True)
@@ -116,7 +110,6 @@ def checkpoints(folder: Path) -> None:
 
 
 def policies(folder: Path) -> None:
-    """Fill the output of `select`."""
     write_json(folder / REPORT, {"step": "select", "champion_step": CHAMPION_AT, "peak_step": PEAK_AT})
     for seed, role in enumerate(("champion", "peak")):
         (folder / role).mkdir()
@@ -131,7 +124,6 @@ def report(folder: Path, results: Results) -> None:
 
 
 def client_of(place: Path) -> MlflowClient:
-    """Return a client of the database in a folder, past any server."""
     return MlflowClient(uri := f"sqlite:///{place / 'mlflow.db'}", registry_uri=uri)
 
 

@@ -25,12 +25,10 @@ MATES = st.integers(1, 200)
 
 
 def mate(moves: int) -> Score:
-    """Return a forced mate; negative when the mover is mated."""
     return Score(moves, is_mate=True)
 
 
 def tables(path: str, boards: Sequence[chess.Board], *, depth: int = 2, num_processes: int = 1) -> list[ValueTable | EngineError]:
-    """Return the tables that a pool of its own makes."""
     with EnginePool(path, num_processes=num_processes, options=engine_options()) as pool:
         return list(value_tables(boards, pool, depth=depth))
 
@@ -204,7 +202,6 @@ def test_a_move_that_only_depth_1_has_seen_is_worth_no_more_than_there_and_less_
 
 
 def score_of(score: chess.engine.Score) -> Score:
-    """Return python-chess's score as ours."""
     moves = score.mate()
     return Score(score.score() or 0) if moves is None else mate(moves)
 

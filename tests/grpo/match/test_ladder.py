@@ -80,13 +80,11 @@ class Simulated:
     played: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def play(self, rung: Rung, openings: Sequence[str]) -> MatchResult:
-        """Return games whose scores are drawn."""
         self.played.append((rung.name, list(openings)))
         return match_of(openings, simulated(self.rng, self.elo - self.strengths[rung.name], len(openings)))
 
 
 def match_of(openings: Sequence[str], pair_scores: Sequence[float]) -> MatchResult:
-    """Return a match with these scores of pairs."""
     halves = {0.0: (0.0, 0.0), 0.25: (0.0, 0.5), 0.5: (0.5, 0.5), 0.75: (0.5, 1.0), 1.0: (1.0, 1.0)}
     games = [
         PlayedGame(opening=opening, first_is_white=first_is_white, moves=(), end=End.CHECKMATE, score=score)

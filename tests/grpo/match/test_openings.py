@@ -43,7 +43,6 @@ def some_score(fen: str) -> Score:
 
 
 def even(fen: str) -> Score:
-    """Find every position even."""
     return Score(0)
 
 

@@ -45,7 +45,6 @@ def trainer() -> NetworkTrainer:
 
 @pytest.fixture
 def folder(trainer: NetworkTrainer, tmp_path: Path) -> Path:
-    """Return the checkpoint of the trainer's second step."""
     return save_checkpoint(tmp_path / "run", trainer.policy, trainer.state(ORIGIN))
 
 

@@ -43,7 +43,6 @@ BAD_SETTINGS = (
 
 
 def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, default) of every setting below a section."""
     for name, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from leaves(type(field.default), f"{prefix}{name}.")

@@ -45,12 +45,10 @@ def decisions(control: Control, entropies: Iterable[float], *, kl: float = 0.1) 
 
 
 def stops(control: Control, entropies: Iterable[float], **changes: Any) -> list[bool]:
-    """Return which rollouts stop training."""
     return [bool(stop) for stop, _ in decisions(control, entropies, **changes)]
 
 
 def names(said: Iterable[Decision]) -> list[tuple[int, str]]:
-    """Return the steps and names of the events."""
     return [(step, event.name) for step, (_, events) in enumerate(said, start=1) for event in events]
 
 

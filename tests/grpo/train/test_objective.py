@@ -29,7 +29,6 @@ BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
 
 
 def knobs(*, entropy: float = 0.0, kl: float = 0.0, recovery: float = 0.0) -> Knobs:
-    """Return these coefficients; the temperature is in the distributions."""
     return Knobs(temperature=1.0, entropy_coefficient=entropy, kl_coefficient=kl, recovery_coefficient=recovery, learning_rate=1.0)
 
 
@@ -293,7 +292,6 @@ def test_the_metrics_of_sampled_groups_worked_by_hand(temperature: float) -> Non
 
 
 def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
-    """Return what is measured of a minibatch that is cut so."""
     step = Measured(total=2.0, num_rows=2.0)
     for rows in pieces:
         piece = select_rows(sampled(), torch.tensor(rows))
@@ -306,7 +304,6 @@ def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
 
 
 def step_metrics(taken: list[Measured], refused: Measured | None = None) -> dict[str, float]:
-    """Return all metrics of a network's optimizer steps."""
     return loss_metrics("grpo", taken, refused) | network_metrics(taken, refused)
 
 

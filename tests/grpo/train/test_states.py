@@ -18,7 +18,6 @@ FORCED = chess.Board("7k/8/8/8/8/8/r7/7K w - - 0 1")
 
 
 def source_of(arrays: BoardArrays = ARRAYS, *, size: int = 16, seed: int = 0) -> DatasetStates:
-    """Return the dataset's states."""
     return DatasetStates(arrays, states_per_step=size, seed=seed)
 
 

@@ -83,7 +83,6 @@ def state_of(trainer: NetworkTrainer) -> list[Any]:
 
 
 def event_names(record: Record) -> list[str]:
-    """Return what happened."""
     return [event.name for event in record.events]
 
 
@@ -412,7 +411,6 @@ class _SometimesNan(DatasetStates):
 
 
 def trainer_with_nan_at(*bad_steps: int, **changes: Any) -> NetworkTrainer:
-    """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
     states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0)
     states.bad_steps = frozenset(bad_steps)

@@ -39,13 +39,11 @@ class Session:
         return PolicyMoveFinder(self.policy)
 
     def says(self, *commands: str) -> list[str]:
-        """Return what the engine writes to these lines."""
         before = len(self.lines)
         assert all(self.engine.handle(command) for command in commands)
         return self.lines[before:]
 
     def best(self, *commands: str) -> str:
-        """Return the one best move that it writes to these lines."""
         (line,) = (line for line in self.says(*commands) if line.startswith("bestmove"))
         return line.removeprefix("bestmove ")
 

@@ -40,7 +40,6 @@ def result() -> MatchResult:
 
 
 def by_python_chess(text: str) -> list[chess.pgn.Game]:
-    """Return the games that python-chess reads, all without complaint."""
     stream, games = io.StringIO(text), []
     while (game := chess.pgn.read_game(stream)) is not None:
         assert game.errors == []
@@ -75,7 +74,6 @@ def test_moves_openings_players_and_results_as_played_and_adjudicated_come_back(
 
 
 def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN) -> MatchResult:
-    """Return a match of one game of these moves."""
     game = PlayedGame(opening=opening, first_is_white=True, moves=tuple(moves.split()), end=End.PLY_CAP, score=0.5)
     return MatchResult(first=first, second="b", games=(game,))
 

@@ -41,8 +41,6 @@ POLICY = NetworkCompetitor(new_policy(TINY, seed=1, device=CPU))
 
 
 class Page:
-    """The one tab of a browser."""
-
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
         errors = "window.failures = []; addEventListener('error', (event) => failures.push(event.message));"
@@ -56,7 +54,6 @@ class Page:
 
     @contextmanager
     def screen(self, width: int, height: int) -> Iterator[None]:
-        """Give the page a screen of this size."""
         self._resize(width, height)
         yield
         self._resize(WIDTH, 900)
@@ -144,7 +141,6 @@ def test_the_viewer_goes_through_games_by_buttons_keys_moves_and_curve(page: Pag
 
 
 def new_server(finished: list[HumanGame], *starts: str) -> PlayServer:
-    """Return a server of games that begin with these positions, in turn."""
     player, left = BestMovePlayer(POLICY.policy, "tiny"), iter(starts)
 
     def new_game(white: bool | None) -> HumanGame:

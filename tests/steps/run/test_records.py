@@ -146,7 +146,6 @@ def changed(data: bytes, how: str) -> bytes:
 
 @pytest.mark.parametrize("how", ["no JSON", "a flipped bit", "a key more", "a key less", "a path for a run", "text for a number"])
 def test_a_damaged_or_foreign_record_is_named_and_passed_over(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """R3."""
     runs = Runs(Store(tmp_path, tmp_path))
     for name in ("1", "2"):
         runs.begin_run(facts(name))
@@ -165,7 +164,6 @@ def test_a_damaged_or_foreign_record_is_named_and_passed_over(how: str, tmp_path
 
 
 def test_records_of_a_renamed_folder_are_named_and_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """R3."""
     runs = Runs(Store(tmp_path, tmp_path))
     runs.begin_run(facts("1"))
     (tmp_path / "runs" / "1").rename(tmp_path / "runs" / "my run")

@@ -46,8 +46,6 @@ def count_to(last: int, *, kill_at: int | None = None) -> Body:
 
 
 class Machines:
-    """Machines with a home each and one store."""
-
     def __init__(self, place: str | Path, homes: Path) -> None:
         self.place, self.homes = place, homes
 
@@ -67,7 +65,6 @@ class Machines:
         return making.output
 
     def found(self, name: str = "one", version: str = "v1") -> StepOutput | None:
-        """Return what a machine finds, and make nothing."""
         with self.store(name).making("finetune", version) as making:
             return making.output
 

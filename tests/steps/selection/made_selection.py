@@ -65,25 +65,21 @@ def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> None:
 
 
 def settings(inputs: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> Settings:
-    """Return the small settings, with openings of the book, and changed."""
     text = f'{_MAIN}evaluation.opening_book = "{inputs["openings"]}"'
     return settings_over(read_settings(text).model_dump(mode="json"), changes or {})
 
 
 def dataset_boards() -> list[chess.Board]:
-    """Return the dataset's boards."""
     return some_boards(NUM_BOARDS, max_plies=60)
 
 
 def write_policy(folder: Path, seed: int) -> Path:
-    """Write a policy whose weights have this seed."""
     folder.mkdir()
     new_policy(TINY, seed=seed, device=CPU).save(folder)
     return folder
 
 
 def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = None) -> None:
-    """Write a checkpoint, by default of fresh weights."""
     state = TrainingState(step=step, control={}, facts={}, tensors={})
     save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), state)
 
@@ -134,15 +130,12 @@ def write_inputs(root: Path, engine: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The three steps of a selection, one after the other."""
-
     screened: Path
     parts: list[Path]
     selected: Path
 
     @property
     def report(self) -> Any:
-        """The report of `select`."""
         return read_json(self.selected / REPORT)
 
     def hashes(self) -> dict[str, str]:
@@ -161,8 +154,6 @@ class Selection:
 
 @dataclass
 class Selections:
-    """Runs selections, each in a folder of its own."""
-
     root: Path
     inputs: Mapping[str, Path]
     engine: str
@@ -181,5 +172,4 @@ class Selections:
 
 
 def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:
-    """Return the key of each game's opening."""
     return [position_key(game.board()) for game in games]

@@ -174,7 +174,6 @@ def decision_of(found: Selection) -> tuple[Any, Any, Any]:
 
 
 def assert_kept(found: Selection, verdict: Verdict, inputs: dict[str, Path]) -> None:
-    """Assert that the initial policy stays champion, with this verdict."""
     assert decision_of(found) == (verdict, False, False)
     assert found.report["champion_step"] == PRETRAINED_STEP
     for name in (WEIGHTS, FACTS):

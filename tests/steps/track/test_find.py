@@ -161,7 +161,6 @@ def test_another_machines_run_of_the_same_id_is_not_taken_for_the_versions_own(
 
 
 def policy_in(folder: Path) -> Path:
-    """Write a tiny policy and return its folder."""
     folder.mkdir(parents=True)
     new_policy(TINY, seed=3, device=CPU).save(folder)
     return folder

@@ -48,7 +48,6 @@ def test_a_run_is_there_with_parameters_curves_pages_and_its_verdict(here: Machi
 
 
 def test_the_dataset_is_an_input_and_a_parameter_of_the_run_and_the_registered_policies_name_it(here: Machine) -> None:
-    """A3."""
     files = {**SETTINGS, "boards": {**SETTINGS["boards"], "files": ["games/own.pgn"]}}
     run = TrackedRun(here, settings=files)
     run.step("join_boards")
@@ -86,7 +85,6 @@ ACCOUNTS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKIN
 def test_an_account_goes_to_no_address_but_the_one_that_it_was_given_for(
     held: str, here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R2a."""
     asked: list[str] = []
     monkeypatch.setattr(TrackingStore, "client", property(lambda store: asked.append(store._uri)))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -112,7 +110,6 @@ def test_the_password_of_a_database_goes_to_no_other_database(here: Machine, mon
 
 
 def test_a_damaged_copy_in_the_store_of_outputs_is_not_told_as_a_fault_of_the_tracking_store(here: Machine) -> None:
-    """R10."""
     run = TrackedRun(here)
     run.step("finetune", curve("grpo/entropy", 3))
     with patch.object(Store, "open", side_effect=StoreError("s3://shop: S3 refuses (AccessDenied)")):
@@ -130,7 +127,6 @@ def test_metrics_of_other_code_are_logged_with_their_names(here: Machine, monkey
 
 
 def test_a_database_that_is_empty_again_gets_everything_when_it_is_asked_for(here: Machine, give_tables: Any, tmp_path: Path) -> None:
-    """R8."""
     run = TrackedRun(here)
     run.select()
     assert run.publish() == ""
@@ -147,7 +143,6 @@ def test_a_database_that_is_empty_again_gets_everything_when_it_is_asked_for(her
 
 
 def test_a_slow_server_costs_a_start_its_limit_and_no_more(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R5."""
     slow = TrackedRun(here, "1", tracking="http://slow.org")
     release = threading.Event()
     monkeypatch.setattr("steps.track.publish._View.publish", lambda *_: "" * release.wait())
@@ -239,7 +234,6 @@ def test_a_refusal_is_told_as_one_and_the_rest_is_logged(here: Machine, monkeypa
 
 
 def test_a_home_with_any_characters_has_its_store_there(tmp_path: Path) -> None:
-    """B5."""
     home = tmp_path / "a?b c#d"
     machine = machine_of(home, sqlite_address(home / "mlflow.db"))
     assert TrackedRun(machine).publish() == ""

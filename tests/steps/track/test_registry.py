@@ -92,7 +92,6 @@ def finished(machine: Machine) -> Callable[..., TrackedRun]:
 
 
 def peak_at(low: float) -> Estimate:
-    """Return a peak's score with this lower bound."""
     return Estimate(value=0.61, low=low, high=0.6123)
 
 
@@ -121,7 +120,6 @@ def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
 
 
 def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(finished: Callable[..., TrackedRun], machine: Machine) -> None:
-    """U3."""
     runs = {preset: finished(preset=preset, peak=peak_at(low)) for preset, low in (("default", 0.5), ("smoke", 0.6))}
     for preset, run in runs.items():
         peak, champion = (named(name, machine, preset) for name in ("peak", "champion"))
@@ -223,7 +221,6 @@ def test_no_path_below_the_home_is_left_even_by_a_version_that_passed_the_door(m
 def test_an_alias_that_a_foreign_version_has_stays_with_it_and_a_model_with_a_strange_name_is_passed_over(
     made_by: str, finished: Callable[..., TrackedRun], machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """R4."""
     client = client_of(machine.home)
     for model in ("chess-policy-default", "chess-policy-", "chess-policy-.. x"):
         client.create_registered_model(model)

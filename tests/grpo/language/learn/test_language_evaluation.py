@@ -32,7 +32,6 @@ def best_of(fen: str) -> str:
 
 
 def worst_of(fen: str) -> str:
-    """Return the move of the worst value."""
     return min(VALUES[fen], key=VALUES[fen].__getitem__)
 
 
