@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a fresh process if it fails.
 
 It uses raw pipes instead of python-chess's wrapper, which waits forever for a silent engine if the limit is nodes or depth, and reaches a
-third of the speed (benchmarks/engine.py). One thread drives all processes of a pool.
+third of the speed (docs/objective.md, Speed). One thread drives all processes of a pool.
 """
 
 import os

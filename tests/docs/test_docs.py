@@ -156,7 +156,7 @@ FOREIGN = {
     *("champion.sh", "config.yml", "config.yml.default", "chess_grpo.changed.FIELD"),
 }
 """Names of AWS, the hub and MLflow, files of users and of lichess-bot, and a pattern."""
-GONE = {f"benchmarks/{name}.py" for name in ("grpo_parts", "matches", "questions", "recovery")}
+GONE = {f"benchmarks/{name}.py" for name in ("engine", "grpo_parts", "labels", "matches", "questions", "recovery")}
 """Scripts that pages name with the commit that has them."""
 
 

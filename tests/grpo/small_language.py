@@ -34,7 +34,7 @@ CONFIG: Final = LanguageConfig(
     environment_share=0.4,
     min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
-_CLONING: Final = PretrainConfig(num_steps=300, batch_size=8, learning_rate=5e-3, steps_per_validation=300)
+_CLONING: Final = PretrainConfig(num_steps=120, batch_size=8, learning_rate=5e-3, steps_per_validation=120)
 SEED: Final = 7
 _NUM_BOARDS: Final = {Split.TRAIN: 1_500, Split.VALIDATION: 150, Split.HELDOUT: 90}
 _WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}

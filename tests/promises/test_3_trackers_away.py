@@ -76,33 +76,6 @@ def small_library(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.prove
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.ERROR])
-def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
-    fault: Fault, server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call that is done and not answered is also what a process leaves that is killed then."""
-    # Of the many files of the library's code a few do.
-    monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
-    run, met = TrackedRun(machine_of(tmp_path / "home", server.address)), set[str]()
-    run.select()
-
-    def decide(number: int, call: str) -> Fault | None:
-        which = call.partition(" #")[0] if call.startswith("PUT") else call  # Of a model's files some have the time in them.
-        is_new = which not in met
-        met.add(which)
-        return fault if is_new else None
-
-    server.fault = decide
-    num_failed = 0
-    while reason := run.publish():
-        assert "does not answer" in reason
-        num_failed += 1
-    assert num_failed > 30
-    server.fault = lambda *_: None
-    assert told(server.folder) == undisturbed
-
-
 @pytest.mark.parametrize("seed", [9, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(20) if seed != 9)])
 def test_outages_of_any_length_while_the_run_works_leave_no_trace(
     seed: int, server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any]

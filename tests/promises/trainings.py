@@ -1,8 +1,7 @@
-"""Tiny fine-tunings in processes that die, or are told to end, where a test says; see `kill_driver.py`."""
+"""Tiny fine-tunings in processes that die, or are told to end, where a test says: jobs `finetune` of `jobs.py`."""
 
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +14,6 @@ from grpo.base.files import verified_manifest
 from grpo.policy.files import NETWORK
 from steps.names import HISTORY
 from steps.run.work import read_journal
-
-_DRIVER = Path(__file__).with_name("kill_driver.py")
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,8 @@ def result_of(home: Path) -> Result:
 
 
 class Driver(Forks):
-    """A process that has imported everything, and forks one that fine-tunes for each job."""
-
     def __init__(self, prepared: Path) -> None:
-        super().__init__([sys.executable, str(_DRIVER)], env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"})
+        super().__init__("finetune", variables={"AWS_EC2_METADATA_DISABLED": "true"})
         self._prepared = prepared
         self._last = 0
 
@@ -56,7 +51,6 @@ class Driver(Forks):
         return self.wait(self._last), (home / "log").read_text()
 
     def run(self, home: Path, kind: str = NETWORK, **job: Any) -> tuple[int, str]:
-        """Run one to its end."""
         self.start(home, kind, **job)
         return self.end(home)
 

@@ -77,7 +77,7 @@ TABLE: Final = {
     "steps/track/publish.py": [
         ("steps/track/publish", "refusal_is_told", "if not self._problems:", "if True:"),
         ("steps/track/registry", "logged_together", "key=lambda run: run.order)", "key=lambda run: -run.order)"),
-        ("steps/track/publish", "second_try", "== str(attempt.number) and", "is not None and"),
+        ("promises/1_killed_anywhere", "marked_as_such", "== str(attempt.number) and", "is not None and"),
         ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
     ],
     "grpo/match/ladder.py": [

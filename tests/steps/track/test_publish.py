@@ -12,7 +12,7 @@ from made_runs import machine_of
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from ports import free_port
-from tracked_runs import SETTINGS, TrackedRun, client_of, counts, curve, forget, rows_of, told
+from tracked_runs import SETTINGS, TrackedRun, client_of, counts, curve, rows_of, told
 
 from grpo.metrics.records import Record
 from steps.names import RESULTS
@@ -167,18 +167,6 @@ def test_a_failed_run_says_what_happened_in_which_step(here: Machine) -> None:
     assert "resume --origin-run-id 7" in note
 
 
-def test_rows_that_the_store_has_lost_are_found_by_counting_and_sent_again(here: Machine) -> None:
-    run = TrackedRun(here)
-    run.step("finetune", curve("grpo/entropy", 6))
-    assert run.publish() == ""
-    before = told(here.home)
-    with sqlite3.connect(here.home / "mlflow.db") as database:
-        assert database.execute("DELETE FROM metrics WHERE step IN (2, 5)").rowcount > 4
-    forget(run)
-    assert run.publish() == ""
-    assert told(here.home) == before
-
-
 def test_rows_that_the_store_lost_after_a_call_that_succeeded_are_sent_before_the_step_is_called_logged(here: Machine) -> None:
     run, known = TrackedRun(here), Known()
     attempt = run.begin("finetune")
@@ -189,18 +177,6 @@ def test_rows_that_the_store_lost_after_a_call_that_succeeded_are_sent_before_th
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
     assert publish(run.run, run.store, here, task=("finetune", ""), known=known) == ""
     assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
-
-
-def test_what_a_second_try_of_a_logged_step_adds_is_logged_too(here: Machine) -> None:
-    run = TrackedRun(here)
-    attempt = run.begin("finetune")
-    run.work(attempt, curve("grpo/entropy", 3))
-    attempt.end("failed", error="the disk was full")
-    assert run.publish() == ""
-    run.step("finetune", curve("grpo/entropy", 6))
-    assert run.publish() == ""
-    assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
-    assert told(here.home)["runs"]["07 finetune"]["status"] == "FINISHED"
 
 
 def test_long_texts_are_cut_to_what_every_store_takes(here: Machine) -> None:
