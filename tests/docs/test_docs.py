@@ -212,7 +212,6 @@ ROWS = [line.split(" | ") for line in (ROOT / "docs" / "promises.md").read_text(
 
 
 def marks_of(file: str, test: str) -> set[str]:
-    """Return the names of pytest's marks of a test function and of its module."""
     module = ast.parse((ROOT / "tests" / file).read_text())
     [function] = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == test]
     of_module = [node for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"]

@@ -12,7 +12,6 @@ from real_flow import SECRETS, FlowRun, run_flow
 
 @pytest.fixture(scope="session")
 def first_run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> FlowRun:
-    """The preset `test` from an empty home, with secrets among its variables."""
     cwd = tmp_path_factory.mktemp("first")
     give_tables(cwd / "home")
     return run_flow(cwd, {"preset": TEST}, variables=SECRETS)

@@ -170,7 +170,6 @@ def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, 
 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
-    """Return the policy with all logits multiplied by a factor."""
     with torch.no_grad():
         for head in (policy.network.score, policy.network.short_cut):
             for parameter in head.parameters():

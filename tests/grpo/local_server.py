@@ -12,7 +12,6 @@ class LocalServer(ThreadingHTTPServer):
     """A server whose clients may go without waiting for an answer: its threads must not print that into a later test."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print a fault of the server's own."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 

@@ -12,7 +12,6 @@ Answer = Callable[[str, float | None], str]
 
 
 def naming(move: str) -> str:
-    """Return a whole answer with this best move."""
     return write_move_answer([move] * 5, [0.0] * 5, move)
 
 

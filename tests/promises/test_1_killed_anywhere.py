@@ -29,7 +29,8 @@ FOLDERS = {"locks", "locks/finetune-v1", "outputs", "outputs/finetune", "outputs
 EVERYTHING: dict[str, Any] = {
     "self_play_fraction": 0.5,
     "self_play_states": 12,
-    "self_play_steps": 5,
+    "self_play_steps": 3,
+    "num_steps": 6,
     "num_own_moves": 2,
     "kl_coefficient": 0.01,
     "weight_averaging": 0.9,
@@ -131,7 +132,7 @@ def test_killed_again_and_again_at_random_points_it_ends_as_if_nothing_had_happe
 def test_own_games_trajectories_and_averages_are_gone_on_with_as_they_were(
     driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    driver.kill_at(home, "before a minibatch's update", 13, grpo=EVERYTHING)
+    driver.kill_at(home, "before a minibatch's update", 9, grpo=EVERYTHING)
     goes_on(driver, home, whole(**EVERYTHING), grpo=EVERYTHING)
     assert whole(**EVERYTHING).history.count('"self_play/games"') == 2, "rounds begin within the steps between two checkpoints"
 

@@ -57,7 +57,6 @@ def server(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture(scope="module")
 def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a server has of a run without any outage."""
     folder = tmp_path_factory.mktemp("undisturbed")
     shutil.copy(tables, folder / "mlflow.db")
     with ToggledServer(folder) as server:

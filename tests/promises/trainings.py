@@ -18,8 +18,6 @@ from steps.run.work import read_journal
 
 @dataclass(frozen=True)
 class Result:
-    """What a fine-tuning left in its home."""
-
     output_hash: str
     history: str
     lines: list[tuple[int, str]]
@@ -71,7 +69,6 @@ def steps_of(home: Path) -> list[int]:
 
 
 def wait_for(home: Path, word: str) -> None:
-    """Wait until the process has printed a word."""
     deadline = time.monotonic() + 300
     while word not in (home / "log").read_text():
         assert time.monotonic() < deadline, (home / "log").read_text()

@@ -237,7 +237,6 @@ def _run(tree: Path, tests: str, chosen: str) -> tuple[int, str]:
 
 
 def _mutated(tree: Path, mutation: Mutation) -> tuple[int, str]:
-    """Apply a mutation, run its tests, and take it back."""
     path = tree / mutation.file
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")

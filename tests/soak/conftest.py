@@ -21,7 +21,6 @@ def pipelines(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def undisturbed(pipelines: Pipelines, give_tables: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
-    """Return what a run without any fault gives."""
     place, started = Place(tmp_path_factory.mktemp("undisturbed")), time.monotonic()
     give_tables(place.home)
     assert pipelines.run(place) == 0, place.said()

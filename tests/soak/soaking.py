@@ -59,8 +59,6 @@ def number_of(name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one pipeline has its home, its artifacts and its log."""
-
     folder: Path
     elsewhere: Path | None = None
     """The home, where it is on another disk."""
@@ -151,11 +149,9 @@ class Pipelines(Forks):
         return self.fork(cwd=str(place.folder), log=str(place.log), settings=_SMALL, run=run, environment=variables, **job)
 
     def run(self, place: Place, **job: Any) -> int:
-        """Run to the end, and return the exit status."""
         return self.wait(self.start(place, **job))
 
     def resize(self, place: Path, free: int | None) -> None:
-        """Leave so many bytes free on the disk, or plenty."""
         self.ask("resize", place=str(place), free=free)
 
     def leaked(self) -> list[str]:

@@ -128,7 +128,6 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
 
 
 def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
-    """Write outputs with these reports as the store has them, and return their folders."""
     rows = [
         {"step": 0, "heldout/regret_best": 0.061},
         {"step": 100, "heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04},

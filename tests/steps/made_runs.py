@@ -39,8 +39,6 @@ def machine_of(home: Path, tracking: str | None = None, store: Path | str = "") 
 
 @dataclass(kw_only=True)
 class MadeRun:
-    """A run to be made."""
-
     name: str
     settings: str = "smoke"
     until: str = "end"
@@ -74,7 +72,6 @@ def make_run(machine: Machine, made: MadeRun) -> Run:
 
 
 def version_of(step: str, run: str) -> str:
-    """Return the version of the output that a step of a run made."""
     return sha256_json({"step": step, "run": run})[:24]
 
 

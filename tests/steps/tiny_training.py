@@ -38,7 +38,7 @@ def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
     common = {"group_size": 4, "steps_per_checkpoint": 2, "self_play_fraction": 0.0}
     plain: dict[str, Any] = {"grpo": {**common, **_GRPO[kind], **grpo}, "policy": TINY.model_dump(mode="json")}
     if kind == LANGUAGE:
-        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 4}
+        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 3}
         plain |= {"policy": {"kind": LANGUAGE}, "language": language}
     return Settings.model_validate(plain)
 

@@ -44,7 +44,6 @@ class TrackedRun:
 
     @property
     def run(self) -> Run:
-        """Its records as they are now."""
         found = self.runs.get(self.name)
         assert found is not None
         return found

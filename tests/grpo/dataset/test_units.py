@@ -57,7 +57,6 @@ GAMES = random_pgn(60)  # They reach all phases.
 
 @pytest.fixture(scope="session")
 def long_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file of the games and of the first once more."""
     path = tmp_path_factory.mktemp("pgn") / "long.pgn"
     path.write_text(GAMES + GAMES[: GAMES.index("[Event", 1)])
     return path

@@ -34,13 +34,11 @@ def tables(path: str, boards: Sequence[chess.Board], *, depth: int = 2, num_proc
 
 
 def numbers(table: ValueTable | EngineError) -> Any:
-    """Return a table as plain numbers that can be compared."""
     assert isinstance(table, ValueTable), table
     return table.moves, table.values.tolist(), table.scores
 
 
 def by_move(table: ValueTable | EngineError) -> dict[str, float]:
-    """Return UCI move -> value."""
     assert isinstance(table, ValueTable), table
     return dict(zip(table.moves, table.values.tolist(), strict=True))
 
@@ -207,7 +205,6 @@ def score_of(score: chess.engine.Score) -> Score:
 
 
 def after(fen: str, moves: str = "") -> chess.Board:
-    """Return the board after these moves, with its history."""
     board = chess.Board(fen)
     for move in moves.split():
         board.push_uci(move)

@@ -61,7 +61,6 @@ TRUE = np.array([0.0, 230.0, 420.0, 700.0, 900.0])
 
 
 def ladder_of(rng: np.random.Generator, num_pairs: int) -> Ladder:
-    """Return the ladder that simulated games among players of these strengths make."""
     return rate_rungs(
         RUNGS, {(one, other): simulated(rng, TRUE[one] - TRUE[other], num_pairs) for one, other in ladder_pairings(len(RUNGS))}
     )
@@ -114,7 +113,6 @@ def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: Evaluat
 
 
 def placed(ladder: Ladder, elo: float, *, seed: int = 0, config: EvaluationConfig = CONFIG) -> Placement:
-    """Return where one player is placed."""
     [games] = placed_together(ladder, elo, seed=seed, config=config)
     return games.placement(ladder)
 

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 def moves_of(player: Player, boards: Sequence[chess.Board]) -> list[chess.Move]:
-    """Return a player's moves, each board being of a game of its own."""
     return player.choose(boards, range(len(boards)))
 
 
@@ -89,8 +88,6 @@ def test_moves_are_drawn_as_often_as_the_policy_at_that_temperature_says(tempera
 
 
 class Watched(BestMovePlayer):
-    """Notes of which games it was asked."""
-
     def __init__(self) -> None:
         super().__init__(WrittenPolicy(made_up_number), "made up")
         self.asked: list[list[int]] = []

@@ -40,7 +40,6 @@ def seen(entropy: float, *, kl: float = 0.1) -> dict[str, Any]:
 
 
 def decisions(control: Control, entropies: Iterable[float], *, kl: float = 0.1) -> list[Decision]:
-    """Return what the control says of each rollout."""
     return [control.observe(step=step, entropy=entropy, log_num_legal=3.0, kl=kl) for step, entropy in enumerate(entropies, start=1)]
 
 

@@ -37,12 +37,10 @@ ALL_TERMS = knobs(entropy=0.3, kl=0.7, recovery=0.5)
 
 
 def numbers(*values: float) -> Tensor:
-    """Return a float64 batch of one row."""
     return torch.tensor([values], dtype=torch.float64)
 
 
 def of(logits_BA: Tensor, legal_BA: Tensor | None = None, temperature: float = 1.0) -> MoveDistribution:
-    """Return the distribution of these logits; without a mask all moves are legal."""
     mask = torch.ones_like(logits_BA, dtype=torch.bool) if legal_BA is None else legal_BA
     return MoveDistribution.from_logits(logits_BA, mask, temperature=temperature)
 
@@ -63,7 +61,6 @@ class Case:
         self.moves = sampled_moves(self.old, self.columns, self.values * self.legal, temperature)
 
     def objective(self, logits: Tensor, knobs: Knobs = ALL_TERMS, **changes: Any) -> Terms:
-        """Return the objective of these logits."""
         parts = {"reference": self.reference, "batch": self.moves, **changes}
         return grpo_objective(of(logits, self.legal, self.temperature), knobs=knobs, **BOUNDS, **parts)
 

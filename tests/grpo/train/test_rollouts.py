@@ -42,7 +42,6 @@ def roll(policy: MovePolicy, states: States, config: GrpoConfig = CONFIG, *, val
 
 
 def moves_of(rollout: Batch[States]) -> list[list[chess.Move]]:
-    """Return the moves of each state's surrogate."""
     return [
         [action_move(int(rollout.states.positions.action_ids[row, column]), board.turn) for column in rollout.columns[row, real]]
         for row, (board, real) in enumerate(zip(boards_of(rollout.states), rollout.weights > 0, strict=True))

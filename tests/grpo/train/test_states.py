@@ -52,7 +52,6 @@ def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_kee
 
 
 def left_right(board: chess.Board) -> chess.Board:
-    """Return python-chess's mirror image."""
     return board.transform(chess.flip_horizontal)
 
 

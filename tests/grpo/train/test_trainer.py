@@ -57,7 +57,6 @@ KINDS: list[dict[str, Any]] = [{}, TRAJECTORIES]
 
 
 def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> NetworkTrainer:
-    """Return a trainer on the boards."""
     return any_trainer_of(config, arrays, **changes)
 
 
@@ -71,7 +70,6 @@ def double_trainer(**changes: Any) -> NetworkTrainer:
 
 
 def steps(trainer: NetworkTrainer, count: int) -> list[Record]:
-    """Return the records of some steps."""
     return [trainer.step() for _ in range(count)]
 
 
@@ -91,7 +89,6 @@ def event_names(record: Record) -> list[str]:
 
 @pytest.fixture
 def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every optimizer step be taken."""
     monkeypatch.setattr(training, "MAX_KL_OLD", math.inf)
 
 
@@ -401,8 +398,6 @@ def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.Mon
 
 
 class _SometimesNan(DatasetStates):
-    """The dataset's states, with NaN for values at some steps."""
-
     bad_steps: frozenset[int]
 
     def states(self, step: int) -> States:
@@ -506,7 +501,6 @@ def few(policy: NetworkPolicy, **changes: Any) -> NetworkTrainer:
 
 @torch.no_grad()
 def few_now(policy: NetworkPolicy) -> MoveDistribution:
-    """Return the policy on the four boards."""
     return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0)
 
 

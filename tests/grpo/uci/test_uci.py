@@ -20,8 +20,6 @@ STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 
 
 class Session:
-    """An engine and all that it has written."""
-
     def __init__(self, *, seed: int = 0, **options: float) -> None:
         self.policy = lively_policy()
         self.num_loads = 0

@@ -28,7 +28,6 @@ OPENINGS = [
 
 @pytest.fixture(scope="module")
 def result() -> MatchResult:
-    """Return a match of random movers, some of whose games are adjudicated."""
     first, second = (RandomPlayer(numpy_stream(0, side)) for side in ("first", "second"))
     second.name = "random, nodes 50"  # type: ignore[misc]
     played = play_match(first, second, OPENINGS, max_plies=60)
@@ -48,7 +47,6 @@ def by_python_chess(text: str) -> list[chess.pgn.Game]:
 
 
 def white_score(result: str) -> float:
-    """Return what a result says for White."""
     return {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
 
 

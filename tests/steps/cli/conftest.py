@@ -11,7 +11,6 @@ from grpo.policy.policy import new_policy
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of the commands, where they work on the CPU."""
     for name in ("MLFLOW_TRACKING_URI", "CHESS_GRPO_STORE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")
@@ -21,7 +20,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    """Return the folder of a tiny policy."""
     (folder := tmp_path / "policy").mkdir()
     new_policy(TINY, seed=1, device=CPU).save(folder)
     return folder

@@ -85,7 +85,6 @@ def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = 
 
 
 def write_finetuned(folder: Path, steps: Sequence[int] = tuple(REGRETS), regrets: Mapping[int, float] = REGRETS) -> Path:
-    """Write a checkpoint of fresh weights for each step, and their history."""
     (folder / CHECKPOINTS).mkdir(parents=True)
     for step in steps:
         write_checkpoint(folder, step)
@@ -159,7 +158,6 @@ class Selections:
     engine: str
 
     def run(self, changes: Mapping[str, Any] | None = None, *, num_parts: int = 1, **inputs: Path) -> Selection:
-        """Return a selection, with other settings or inputs than the usual ones."""
         place, given = self.root / f"selection-{len(list(self.root.iterdir()))}", settings(self.inputs, changes)
         taken = {**self.inputs, **inputs}
         taken["screen"] = step(screen, place / "screen", given, taken, engine=self.engine)

@@ -148,7 +148,6 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
 
 @pytest.fixture(scope="module")
 def other_champion(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The policy of another run."""
     return write_policy(tmp_path_factory.mktemp("other") / "champion", 77)
 
 

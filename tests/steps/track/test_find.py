@@ -36,7 +36,6 @@ REGISTERED = {
 
 
 def spoil(path: Path) -> None:
-    """Change one byte in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
