@@ -35,11 +35,7 @@ FINDING = Finding(
     advice="Set grpo.kl_coefficient = 0.",
 )
 DIAGNOSIS = Diagnosis(findings=(FINDING,), verdict="findings", words="healthy")
-SETTINGS = {
-    "seed": 4,
-    "grpo": {"learning_rate": 7e-4, "clip_high": 0.31},
-    "evaluation": {"max_plies": 200},
-}
+SETTINGS = {"seed": 4, "grpo": {"learning_rate": 7e-4, "clip_high": 0.31}, "evaluation": {"max_plies": 200}}
 
 
 def match(score: float, num_pairs: int = 50) -> MatchReport:

@@ -7,13 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import small_language
 from doubles import CPU, TINY
 from made_runs import machine_of
 
-from grpo.dataset.table import GAME_SCHEMA, Split
+from grpo.dataset.table import GAME_SCHEMA
 from grpo.policy.files import LANGUAGE, NETWORK
 from grpo.policy.policy import new_policy
 from grpo.settings.names import declared
@@ -26,7 +25,7 @@ from steps.run.work import Listener, Work
 
 KINDS = (NETWORK, LANGUAGE)
 VERSION = "v1"
-_NUM_BOARDS = {Split.TRAIN: 32, Split.VALIDATION: 16, Split.HELDOUT: 12}
+_NUM_BOARDS = (32, 16, 12)
 _GRPO: dict[str, dict[str, Any]] = {
     NETWORK: {"num_steps": 8, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
     LANGUAGE: {"num_steps": 4, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
@@ -46,9 +45,7 @@ def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
 def prepare(folder: Path) -> None:
     for name in ("boards", NETWORK):
         (folder / name).mkdir(parents=True)
-    table = small_language.boards_table()
-    parts = [table.filter(pa.compute.equal(table["split"], split.value)).slice(0, count) for split, count in _NUM_BOARDS.items()]
-    pq.write_table(pa.concat_tables(parts), folder / "boards" / BOARDS)
+    pq.write_table(small_language.boards_table(*_NUM_BOARDS), folder / "boards" / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
     new_policy(TINY, seed=0, device=CPU).save(folder / NETWORK)
     (folder / LANGUAGE).symlink_to(small_language.cloned_folder())

@@ -196,7 +196,7 @@ def test_an_engine_that_fails_on_one_of_ten_positions_is_given_up_with_its_last_
     with pytest.raises(EngineError, match=r"10 of 100 searches failed .*a1a1 is not legal"):
         answers_of(broken.path, ([QUERIES[5], *QUERIES[:5], *QUERIES[:5]]) * 30)
     with EnginePool(broken.path, num_processes=1, options=ALL_LINES) as pool:
-        answers = pool.search(QUERIES[5:] * 11, gives_up=False)
+        answers = pool.search(QUERIES[5:] * 6, gives_up=False)
     assert all(isinstance(answer, IllegalMoveError) for answer in answers)
 
 

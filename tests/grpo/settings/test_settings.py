@@ -8,13 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from grpo.metrics.records import Event, Record, refuse_undeclared
-from grpo.settings.tree import (
-    PRESET_FOLDER,
-    ConfigError,
-    Settings,
-    preset_names,
-    read_settings,
-)
+from grpo.settings.tree import PRESET_FOLDER, ConfigError, Settings, preset_names, read_settings
 
 DEFAULT = Settings()
 NUM_TRAIN, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.evaluation.heldout_depth

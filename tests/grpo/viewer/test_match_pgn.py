@@ -76,13 +76,7 @@ def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN)
     return MatchResult(first=first, second="b", games=(game,))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        'the "best" policy, 50 %; {x}',
-        "ends with a backslash\\",
-    ],
-)
+@pytest.mark.parametrize("name", ['the "best" policy, 50 %; {x}', "ends with a backslash\\"])
 def test_no_name_can_break_a_header(name: str) -> None:
     text = event_pgn([one_game("e2e4 e7e5", first=name)], event=name, seed=0, played_on=DAY, facts={"Run": name})
     [theirs] = by_python_chess(text)

@@ -8,11 +8,7 @@ import pytest
 from made_language import TERMINAL_FENS, language_table, made_up_rows
 
 from grpo.dataset.table import Split, board_table
-from grpo.language.text.examples import (
-    EnvironmentExample,
-    LanguageBoards,
-    move_example,
-)
+from grpo.language.text.examples import EnvironmentExample, LanguageBoards, move_example
 from grpo.language.text.tasks import LanguageTask
 from grpo.settings.language import LanguageConfig
 
