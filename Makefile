@@ -33,7 +33,7 @@ test: setup  ## All checks and tests.
 
 check: setup checks  ## Lint, types, import contracts.
 
-soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the table is in build/soak.md. A short part is in `test`.
+soak: setup  ## Hundreds of injected faults, an hour or two on 2 cores; the table is in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
 
 prove: setup  ## Slow tests and hundreds of injected faults: hours on 2 cores; the faults' table is in build/soak.md.

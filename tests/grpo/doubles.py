@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import chess
@@ -175,6 +176,13 @@ def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
             for parameter in head.parameters():
                 parameter.mul_(factor)
     return policy
+
+
+def saved_policy(folder: Path, seed: int) -> Path:
+    """Save a tiny fresh policy, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new_policy(TINY, seed=seed, device=CPU).save(folder)
+    return folder
 
 
 def lively_policy(seed: int = 1) -> NetworkPolicy:

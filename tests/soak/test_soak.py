@@ -20,6 +20,8 @@ from toggled_server import Fault, ToggledServer
 
 from steps.run.processes import NO_RETRY, RESUMABLE
 
+pytestmark = pytest.mark.soak
+
 PLAIN_ENDS = (NO_RETRY, RESUMABLE)
 """How a run ends that says in one line why."""
 SOON_SILENT = {"grpo.engine.process.SILENT_SECONDS": 2.0}
@@ -95,7 +97,6 @@ def soak(pipelines: Pipelines, undisturbed: Undisturbed, give_tables: Callable[[
     return Soak(pipelines, undisturbed, give_tables, tmp_path)
 
 
-@pytest.mark.soak
 def test_a_hundred_kills(soak: Soak) -> None:
     num_kills = number_of("SOAK_KILLS", 100)
     with part("kills (SIGKILL 80 %, SIGTERM 20 %)") as row:
@@ -111,7 +112,6 @@ def test_a_hundred_kills(soak: Soak) -> None:
                 row.lost += [f"{run} is left RUNNING" for (run,) in tracking.execute("SELECT name FROM runs WHERE status = 'RUNNING'")]
 
 
-@pytest.mark.soak
 def test_each_time_on_another_machine(soak: Soak) -> None:
     num_kills, num_fetched = number_of("SOAK_MACHINES", 20), 0
     with part("kills, each time another machine, whose clock jumps") as row, s3_server() as s3:
@@ -132,7 +132,6 @@ def test_each_time_on_another_machine(soak: Soak) -> None:
         row.note = f"{num_fetched} times finetune went on from what another machine had kept"
 
 
-@pytest.mark.soak
 def test_a_disk_that_fills_up(soak: Soak) -> None:
     if soak.pipelines.disk is None:
         pytest.skip("no mount namespace of our own here: unshare is missing, or not allowed")
@@ -149,7 +148,6 @@ def test_a_disk_that_fills_up(soak: Soak) -> None:
         row.note = f"{num_ended} runs ended by it with a plain error; the others went on"
 
 
-@pytest.mark.soak
 def test_a_hundred_engine_faults(soak: Soak) -> None:
     num_faults, two_engines = number_of("SOAK_FAULTS", 100), {"CHESS_GRPO_THREADS": "2"}
     with part("engine faults, each met once") as row:
@@ -163,7 +161,6 @@ def test_a_hundred_engine_faults(soak: Soak) -> None:
             row.lost += lost_of(place, whole.hashes()) + leftovers_of(place)
 
 
-@pytest.mark.soak
 def test_a_server_that_comes_and_goes(soak: Soak) -> None:
     num_toggles, rng = number_of("SOAK_TOGGLES", 20), soak.rng
     with part("tracking server toggled, the clock jumps") as row:
@@ -187,13 +184,10 @@ def test_a_server_that_comes_and_goes(soak: Soak) -> None:
             row.lost += other_outputs(place, soak.undisturbed) + lost_of(place, place.hashes(), tracking=server.folder)
 
 
-@pytest.mark.parametrize(
-    ("num_runs", "kills_of_a_run"), [(1, 1), pytest.param(number_of("SOAK_AT_ONCE", 30) // 3, 3, marks=pytest.mark.soak)]
-)
-def test_every_fault_at_once(num_runs: int, kills_of_a_run: int, soak: Soak) -> None:
-    of_calls = random.Random(SEED)
+def test_every_fault_at_once(soak: Soak) -> None:
+    num_kills, kills_of_a_run, of_calls = number_of("SOAK_AT_ONCE", 30), 3, random.Random(SEED)
     with part("all faults at once") as row:
-        for number in range(num_runs):
+        for number in range(num_kills // kills_of_a_run):
             place, server = soak.place(row, is_on_small_disk=True), ToggledServer(soak.give_tables(soak.folder / f"server-{number}"))
             (struck := place.folder / "struck").mkdir(parents=True)
             variables = {"SOAK_ENGINE_FAULTS": str(struck), "SOAK_ENGINE_RARITY": "10", "MLFLOW_TRACKING_URI": server.address}

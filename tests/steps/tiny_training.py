@@ -9,12 +9,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import small_language
-from doubles import CPU, TINY
+from doubles import TINY, saved_policy
 from made_runs import machine_of
 
 from grpo.dataset.table import GAME_SCHEMA
 from grpo.policy.files import LANGUAGE, NETWORK
-from grpo.policy.policy import new_policy
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps.finetune import STEP
@@ -43,11 +42,10 @@ def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
 
 
 def prepare(folder: Path) -> None:
-    for name in ("boards", NETWORK):
-        (folder / name).mkdir(parents=True)
+    (folder / "boards").mkdir(parents=True)
     pq.write_table(small_language.boards_table(*_NUM_BOARDS), folder / "boards" / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
-    new_policy(TINY, seed=0, device=CPU).save(folder / NETWORK)
+    saved_policy(folder / NETWORK, 0)
     (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
 
 

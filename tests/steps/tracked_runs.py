@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from doubles import CPU, TINY
+from doubles import saved_policy
 from made_documents import made_results
 from made_runs import FIRST, JOINED, facts_of
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import sha256_text, write_json, write_manifest
 from grpo.metrics.records import Record
-from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
 from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import Results
@@ -83,11 +82,7 @@ class TrackedRun:
         for step in registered_steps() if is_origin else ():
             if step != "pretrain":
                 self.step(step)
-        self.step(
-            "pretrain",
-            curve("imitation/validation_loss", 3),
-            lambda folder: new_policy(TINY, seed=1, device=CPU).save(folder),
-        )
+        self.step("pretrain", curve("imitation/validation_loss", 3), lambda folder: saved_policy(folder, 1))
         self.step("finetune", curve("grpo/entropy", 4), checkpoints)
         results = made_results(self.machine.home / "documents" / self.name)
         results = results.model_copy(update={"decision": results.decision.model_copy(update=decided)})
@@ -102,17 +97,14 @@ def curve(name: str, count: int, start: int = 1) -> list[Record]:
 
 def checkpoints(folder: Path) -> None:
     for seed, step in enumerate((CHAMPION_AT, PEAK_AT)):
-        place = folder / CHECKPOINTS / f"step-{step:08d}"
-        place.mkdir(parents=True)
-        new_policy(TINY, seed=seed, device=CPU).save(place)
+        place = saved_policy(folder / CHECKPOINTS / f"step-{step:08d}", seed)
         write_manifest(place, {"kind": "checkpoint", "step": step})
 
 
 def policies(folder: Path) -> None:
     write_json(folder / REPORT, {"step": "select", "champion_step": CHAMPION_AT, "peak_step": PEAK_AT})
     for seed, role in enumerate(("champion", "peak")):
-        (folder / role).mkdir()
-        new_policy(TINY, seed=seed, device=CPU).save(folder / role)
+        saved_policy(folder / role, seed)
     (folder / "peak" / "state.safetensors").write_text("the rest of a checkpoint")
     write_manifest(folder / "peak", {"kind": "checkpoint", "step": 100})
 

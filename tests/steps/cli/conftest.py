@@ -4,9 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doubles import CPU, TINY
-
-from grpo.policy.policy import new_policy
+from doubles import saved_policy
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +18,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    (folder := tmp_path / "policy").mkdir()
-    new_policy(TINY, seed=1, device=CPU).save(folder)
-    return folder
+    return saved_policy(tmp_path / "policy", 1)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A selection among tiny policies: what its steps take in, the steps one after the other, and what they leave."""
 
-import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,9 @@ from typing import Any
 import chess
 import chess.pgn
 import pytest
-from doubles import CPU, TINY, some_boards
+from doubles import CPU, TINY, saved_policy, some_boards
 from made_boards import write_boards
+from made_games import games_in
 from made_work import work_in
 from presets import TEST, tiny_settings
 
@@ -73,12 +73,6 @@ def dataset_boards() -> list[chess.Board]:
     return some_boards(NUM_BOARDS, max_plies=60)
 
 
-def write_policy(folder: Path, seed: int) -> Path:
-    folder.mkdir()
-    new_policy(TINY, seed=seed, device=CPU).save(folder)
-    return folder
-
-
 def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = None) -> None:
     state = TrainingState(step=step, control={}, facts={}, tensors={})
     save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), state)
@@ -121,7 +115,7 @@ def write_inputs(root: Path, engine: str) -> dict[str, Path]:
     return {
         "openings": root / "book.epd",
         "join_boards": root / "boards",
-        "pretrain": write_policy(root / "pretrained", 0),
+        "pretrain": saved_policy(root / "pretrained", 0),
         "finetune": write_finetuned(root / "finetuned"),
         "calibrate": step(calibrate, root / "calibrated", tiny_settings(), {}, engine=engine),
     }
@@ -143,10 +137,8 @@ class Selection:
 
     def games(self) -> dict[str, list[chess.pgn.Game]]:
         """Return the games of `games.pgn` by event, as python-chess reads them."""
-        text = io.StringIO((self.selected / PGN).read_text())
         games: dict[str, list[chess.pgn.Game]] = {}
-        while (game := chess.pgn.read_game(text)) is not None:
-            assert not game.errors
+        for game in games_in((self.selected / PGN).read_text()):
             games.setdefault(game.headers["Event"], []).append(game)
         return games
 
