@@ -33,7 +33,7 @@ test: setup  ## Run all checks and tests.
 
 check: setup checks  ## Check lint, types and import contracts.
 
-soak: setup  ## Inject hundreds of faults, one or two hours on 2 cores; table in build/soak.md. `test` has a short part.
+soak: setup  ## Inject hundreds of faults, one or two hours on 2 cores; table in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
 
 prove: setup  ## Run slow tests and `soak`, hours on 2 cores; table of the faults in build/soak.md.

@@ -42,7 +42,6 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session")
 def stockfish() -> str:
-    """Return the path of a real Stockfish."""
     path = os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or "/usr/games/stockfish"
     if shutil.which(path) is None:
         pytest.skip(f"no Stockfish at {path}: install it (apt-get install stockfish) or set CHESS_GRPO_STOCKFISH")

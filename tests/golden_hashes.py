@@ -58,7 +58,6 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Run the presets and compare or write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="make the file anew")
     parser.add_argument("--preset", action="append", choices=["smoke", "language-smoke"], help="only this one")

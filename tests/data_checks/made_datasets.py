@@ -34,7 +34,6 @@ class Dataset:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def game(self, row: Row) -> Row:
-        """Return the game of a board."""
         return next(game for game in self.games if game["game_id"] == row["game_id"])
 
     def tables(self) -> tuple[pa.Table, pa.Table]:

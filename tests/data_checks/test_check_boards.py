@@ -30,7 +30,6 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>[x](javascript:y)"
 
 
 def work_on(dataset: Dataset, folder: Path) -> Work:
-    """Return the step's work on a dataset that is written beside its folder."""
     (place := folder.with_name(f"{folder.name}-boards")).mkdir()
     for table, name in zip(dataset.tables(), (BOARDS, GAMES), strict=True):
         pq.write_table(table, place / name)
@@ -40,7 +39,6 @@ def work_on(dataset: Dataset, folder: Path) -> Work:
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output on a dataset in whose names there is markup."""
     dataset = sound_dataset()
     dataset.facts = {"rejected": {EVIL: 1}, "first_rejected": (EVIL,)}
     for row in dataset.boards:

@@ -7,5 +7,4 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page: str, language: str = "python") -> list[str]:
-    """Return the blocks of a language of a page, in order."""
     return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

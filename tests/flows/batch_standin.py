@@ -25,8 +25,6 @@ KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REG
 
 
 class BatchJob:
-    """A job that was submitted."""
-
     def __init__(self, job: Any, standin: "StandIn") -> None:
         properties, overrides = job.job_definition.container_properties, job.container_overrides
         rows = [*properties.get("environment", []), *overrides.get("environment", [])]
@@ -79,8 +77,6 @@ class BatchJob:
 
 
 class StandIn:
-    """A running stand-in."""
-
     def __init__(self, folder: Path, address: str) -> None:
         self.folder = folder
         self.jobs: list[BatchJob] = []
@@ -110,7 +106,6 @@ class StandIn:
         return {"VPC": first["VpcId"], "SUBNET1": first["SubnetId"], "SUBNET2": second["SubnetId"]}
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the names of what is in the bucket."""
         pages = self.client("s3").get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return [row["Key"] for page in pages for row in page.get("Contents", [])]
 

@@ -14,7 +14,6 @@ def holds(data: bytes, secret: str) -> bool:
 
 
 def files_with(folder: Path, secret: str) -> list[str]:
-    """Return the files below a folder that hold a secret."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
     return [str(path) for path in files if holds(path.read_bytes(), secret)]
 
@@ -27,7 +26,6 @@ def _forms(secret: str) -> Iterator[bytes]:
 
 
 def _parts(data: bytes) -> Iterator[bytes]:
-    """Yield the members of an archive."""
     if data.startswith(b"\x1f\x8b"):
         yield gzip.decompress(data)
     elif data[257:262] == b"ustar":

@@ -12,7 +12,6 @@ from real_flow import SECRETS, FlowRun, run_flow
 
 @pytest.fixture(scope="session")
 def first_run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> FlowRun:
-    """The preset `test` from an empty home, with secrets among its variables."""
     cwd = tmp_path_factory.mktemp("first")
     give_tables(cwd / "home")
     return run_flow(cwd, {"preset": TEST}, variables=SECRETS)
@@ -20,7 +19,6 @@ def first_run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[P
 
 @pytest.fixture
 def tracking(first_run: FlowRun) -> Any:
-    """A client of the first run's tracking store."""
     from mlflow.tracking import MlflowClient
 
     uri = f"sqlite:///{first_run.home / 'mlflow.db'}"

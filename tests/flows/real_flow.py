@@ -3,7 +3,6 @@
 import atexit
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,11 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from forking import Forks
+from forking import Forks, inherited
 
 ROOT = Path(__file__).resolve().parents[2]
 FLOW = ROOT / "flows" / "chess_grpo.py"
-DRIVER = Path(__file__).with_name("flow_driver.py")
 
 CANARY = "canary-5f0c1e7a"
 _NAMES = ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY", "DATABASE_PASSWORD")
@@ -27,8 +25,6 @@ os.environ.setdefault("METAFLOW_USER", "tester")
 
 @dataclass(frozen=True)
 class FlowRun:
-    """A finished run: what it printed, and its artifacts."""
-
     home: Path
     succeeded: bool
     output: str
@@ -55,7 +51,7 @@ def run_flow(cwd: Path, settings: Mapping[str, Any], *, variables: Mapping[str, 
 
 
 def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | None = None, **parameters: Any) -> FlowRun:
-    """Run the flow's steps in one process, a tenth of the cost of a flow: see `flow_driver`. There is no card."""
+    """Run the flow's steps in one process, a tenth of the cost of a flow: see `jobs.py`. There is no card."""
     cwd.mkdir(parents=True, exist_ok=True)
     home, run, log = home or cwd / "home", f"one-process-{cwd.name}", cwd / "log"
     job = {"run": run, "settings": json.dumps(dict(settings)), "parameters": parameters, "environment": _environment(home)}
@@ -67,8 +63,7 @@ def run_in_one_process(cwd: Path, settings: Mapping[str, Any], *, home: Path | N
 @cache
 def _forks() -> Forks:
     """Return the process that has imported what all steps need, started when it is first asked for."""
-    # Without what an import has set in this process: the driver would take it for inherited, and a run would do without.
-    forks = Forks([sys.executable, str(DRIVER)], env=inherited())
+    forks = Forks("flow")
     atexit.register(forks.close)
     return forks
 
@@ -76,12 +71,6 @@ def _forks() -> Forks:
 def outputs_in(artifacts: Mapping[str, Any]) -> dict[str, Any]:
     """Return step -> its output, of the artifacts of a run."""
     return {each["step"]: each for each in artifacts.values() if isinstance(each, dict) and "output_hash" in each}
-
-
-def inherited() -> dict[str, str]:
-    """Return the environment of these tests without what this project reads, but for the engine."""
-    ours = ("CHESS_GRPO_", "MLFLOW_")
-    return {name: value for name, value in os.environ.items() if name == "CHESS_GRPO_STOCKFISH" or not name.startswith(ours)}
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -25,8 +25,6 @@ WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 
 
 class Step:
-    """Notes what is put on it."""
-
     OVERRIDE = MutableStep.OVERRIDE
 
     def __init__(self) -> None:

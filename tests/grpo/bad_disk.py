@@ -26,7 +26,6 @@ class BadDisk:
     """A small disk mounted at `place`, for this process alone."""
 
     def __init__(self, kind: str, place: Path) -> None:
-        """Mount the disk; it is sound at first."""
         self._kind, self.place = kind, place
         if kind != "limited":
             self._mount(0)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import chess
@@ -68,7 +69,6 @@ def some_boards(count: int, *, seed: int = 0, max_plies: int = 120) -> list[ches
 
 
 def legal_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves in the order of a table's columns."""
     return [action_move(index, board.turn) for index in legal_action_ids(board)]
 
 
@@ -93,7 +93,6 @@ def fake_arrays(boards: Sequence[chess.Board], value: BoardMove = made_up_number
 
 
 def boards_of(states: States) -> list[chess.Board]:
-    """Return the states' boards."""
     return [decode(row) for row in states.positions.encodings.numpy()]
 
 
@@ -103,12 +102,10 @@ def name_of(board: chess.Board) -> str:
 
 
 def names_of(states: States) -> list[str]:
-    """Return the states' names."""
     return [name_of(board) for board in boards_of(states)]
 
 
 def check_states(states: States) -> None:
-    """Check that moves, made-up values, phases and boards belong together."""
     for row, board in enumerate(boards_of(states)):
         moves = [action_move(index, board.turn) for index in states.positions.action_ids[row, states.positions.is_legal[row]].tolist()]
         assert sorted(map(str, moves)) == sorted(map(str, board.legal_moves))
@@ -125,7 +122,6 @@ class WrittenPolicy:
         self._rows: dict[bytes, list[float]] = {}
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the softmax of the written logits."""
         logits: Tensor = torch.zeros(positions.is_legal.shape, dtype=torch.float64)
         for row, encoding in enumerate(positions.encodings.numpy()):
             key = encoding.tobytes()
@@ -150,7 +146,6 @@ class MadeUpValues:
         """All boards that values were asked of."""
 
     def __call__(self, boards: Sequence[chess.Board]) -> list[ValueTable | EngineError]:
-        """Return one table a board."""
         self.asked += [board.copy() for board in boards]
         return [EngineError("made up") if self._fails_on(board) else self._table(board) for board in boards]
 
@@ -161,7 +156,6 @@ class MadeUpValues:
 
 
 def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, temperature: float = 1.0) -> Batch[None]:
-    """Return groups of these moves."""
     rewards = values_BA.gather(1, columns_BG)
     return Batch(
         states=None,
@@ -177,12 +171,18 @@ def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, 
 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
-    """Return the policy with all logits multiplied by a factor."""
     with torch.no_grad():
         for head in (policy.network.score, policy.network.short_cut):
             for parameter in head.parameters():
                 parameter.mul_(factor)
     return policy
+
+
+def saved_policy(folder: Path, seed: int) -> Path:
+    """Save a tiny fresh policy, and return its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new_policy(TINY, seed=seed, device=CPU).save(folder)
+    return folder
 
 
 def lively_policy(seed: int = 1) -> NetworkPolicy:
@@ -215,6 +215,5 @@ def trainer_of(
 
 
 def largest_difference(one: NetworkPolicy, other: NetworkPolicy) -> float:
-    """Return the largest difference between two policies' weights."""
     pairs = zip(one.network.parameters(), other.network.parameters(), strict=True)
     return max((a.detach().double() - b.detach().double()).abs().max().item() for a, b in pairs)

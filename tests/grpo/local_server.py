@@ -12,14 +12,12 @@ class LocalServer(ThreadingHTTPServer):
     """A server whose clients may go without waiting for an answer: its threads must not print that into a later test."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print a fault of the server's own."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 @contextmanager
 def serving(server: ThreadingHTTPServer) -> Iterator[None]:
-    """Let a server answer requests."""
     thread = Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -32,6 +30,5 @@ def serving(server: ThreadingHTTPServer) -> Iterator[None]:
 
 @contextmanager
 def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Answer requests by a handler, and yield the server's address."""
     with serving(server := LocalServer(("127.0.0.1", 0), handler)):
         yield f"http://127.0.0.1:{server.server_port}"

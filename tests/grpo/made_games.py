@@ -1,5 +1,6 @@
 """Made-up files of games and positions, with which whole datasets can be built."""
 
+import io
 import random
 from functools import cache
 from typing import Final
@@ -35,6 +36,15 @@ def random_pgn(num_games: int, *, max_plies: int = 220, seed: int = 1) -> str:
         )
         texts.append(f"{game}\n\n")
     return "".join(texts)
+
+
+def games_in(text: str) -> list[chess.pgn.Game]:
+    """Return the games that python-chess reads, all without complaint."""
+    stream, games = io.StringIO(text), []
+    while (game := chess.pgn.read_game(stream)) is not None:
+        assert game.errors == []
+        games.append(game)
+    return games
 
 
 def _game(moves: str, *, tags: str = "") -> str:

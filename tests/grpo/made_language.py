@@ -70,5 +70,4 @@ def made_up_rows(
 
 
 def language_table(count: int, *, seed: int = 0, split: Split = Split.TRAIN) -> pa.Table:
-    """Return a table of that many boards of random play."""
     return board_table(made_up_rows(some_boards(count, seed=seed), split=split))

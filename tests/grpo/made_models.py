@@ -52,12 +52,10 @@ def llama_network(vocab_size: int, **changes: Any) -> LlamaForCausalLM:
 
 
 def gpt2(folder: Path, tokenizer: PreTrainedTokenizerFast | None = None, **changes: Any) -> Path:
-    """Save a GPT-2, and return its folder."""
     return _saved(folder, gpt2_network, tokenizer, **changes)
 
 
 def llama(folder: Path, tokenizer: PreTrainedTokenizerFast | None = None) -> Path:
-    """Save a Llama, and return its folder."""
     return _saved(folder, llama_network, tokenizer, attention_dropout=0.1)
 
 

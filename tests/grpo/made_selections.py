@@ -31,7 +31,6 @@ class Protocol:
 
 
 def drawn_pairs(rng: np.random.Generator, num_pairs: int, *, elo: float, draw_rate: float) -> list[float]:
-    """Return mean scores of pairs of independent games."""
     win = expected_score(elo) - draw_rate / 2
     return list(rng.choice([0.0, 0.5, 1.0], p=[1 - win - draw_rate, draw_rate, win], size=(num_pairs, 2)).mean(1).tolist())
 
@@ -42,7 +41,6 @@ def confirmed(rng: np.random.Generator, elo: float, protocol: Protocol) -> list[
 
 
 def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Protocol) -> HalvingTrace:
-    """Return the halving among those with the lowest noisy regret."""
     # The standard error of a held-out regret is 0.1 on 600 boards; 50 Elo are hardly more than that, so the screen is no oracle.
     regrets = {step: 0.1 - 1e-4 * elo + 0.004 * rng.normal() for step, elo in elos.items()}
     return sequential_halving(
@@ -60,7 +58,6 @@ def selected(rng: np.random.Generator, elos: Mapping[int, float], protocol: Prot
 
 
 def share_promoted(decisions: Sequence[Decision]) -> float:
-    """Return how many of these promote their candidate."""
     return sum(decision.promoted for decision in decisions) / len(decisions)
 
 

@@ -11,5 +11,4 @@ TEST: Final = str(_FOLDER / "test.toml")
 
 
 def tiny_settings(text: str = "") -> Settings:
-    """Return the settings of `TEST`, with the changes of a text."""
     return read_settings(f'preset = "{TEST}"\n{text}')

@@ -203,7 +203,6 @@ class _Engine:
 
 
 def say(text: str) -> None:
-    """Write at once, in one piece."""
     os.write(1, text.encode())
 
 

@@ -34,19 +34,18 @@ CONFIG: Final = LanguageConfig(
     environment_share=0.4,
     min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
-_CLONING: Final = PretrainConfig(num_steps=300, batch_size=8, learning_rate=5e-3, steps_per_validation=300)
+_CLONING: Final = PretrainConfig(num_steps=120, batch_size=8, learning_rate=5e-3, steps_per_validation=120)
 SEED: Final = 7
-_NUM_BOARDS: Final = {Split.TRAIN: 1_500, Split.VALIDATION: 150, Split.HELDOUT: 90}
 _WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}
 _SLOPE: Final = 0.003
 
 
 @cache
-def boards_table() -> pa.Table:
+def boards_table(num_train: int = 1_500, num_validation: int = 150, num_heldout: int = 90) -> pa.Table:
     """Return boards of all splits with value tables: kings and one to three pieces, moves worth what they take, mate or bring nearer."""
     rng = random.Random(8)
     rows: list[dict[str, Any]] = []
-    for split, count in _NUM_BOARDS.items():
+    for split, count in ((Split.TRAIN, num_train), (Split.VALIDATION, num_validation), (Split.HELDOUT, num_heldout)):
         rows += made_up_rows((_some_endgame(rng) for _ in range(count)), split=split, table_of=_table)
     return board_table(rows)
 

@@ -12,7 +12,6 @@ Answer = Callable[[str, float | None], str]
 
 
 def naming(move: str) -> str:
-    """Return a whole answer with this best move."""
     return write_move_answer([move] * 5, [0.0] * 5, move)
 
 
@@ -26,7 +25,6 @@ class ScriptedSpeaker:
         """Of each call: the temperature, None for best answers, and the number of prompts."""
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
-        """Return the best answers."""
         self.asked.append((None, len(prompts)))
         return [self._answer(_fen(prompt), None) for prompt in prompts]
 

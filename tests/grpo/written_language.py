@@ -26,7 +26,6 @@ WORDS: Final = {" e2e4": 3, " d2d4": 3, " g1f3": 2, " a7a6": 1, "    E:": 2, " 0
 
 
 def settings(**changes: object) -> Settings:
-    """Return settings of a small rollout, with changes by their full names."""
     base: dict[str, object] = {
         "policy.kind": '"language"',
         "language.max_answer_tokens": 16,
@@ -68,11 +67,9 @@ def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
 def language_trainer(
     policy: LanguagePolicy, reference: LanguagePolicy, boards: LanguageBoards, config: Settings, grader: Grader = grade
 ) -> LanguageTrainer:
-    """Return a trainer of this policy."""
     problem = LanguageProblem(reference, boards, config, grader=grader)
     return Trainer(problem, policy, config.grpo, seed=config.seed)
 
 
 def written_boards(config: Settings, *, count: int = 24) -> LanguageBoards:
-    """Return boards of random games, with values that mean nothing."""
     return LanguageBoards(language_table(count, seed=5), Split.TRAIN, config.language)

@@ -139,12 +139,10 @@ PACKAGES = ("steps", "grpo", "data_checks", "flows")
 
 
 def plain(name: str) -> str:
-    """Return a package's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_lines(name: str) -> list[str]:
-    """Return the lines of a lock, a package each."""
     lines = (ROOT / name).read_text().replace("\\\n", "").splitlines()
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 

@@ -17,7 +17,6 @@ from steps.run.machine import Machine
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """Give the process that trainings are forked from."""
     prepared = tmp_path_factory.mktemp("prepared") / "inputs"
     prepare(prepared)
     driver = Driver(prepared)
@@ -45,7 +44,6 @@ def whole(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Return where a training is at home."""
     return tmp_path / "home"
 
 

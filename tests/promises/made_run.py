@@ -55,7 +55,6 @@ def body(work: Work) -> None:
 
 
 def do_run(name: str) -> Run:
-    """Do the steps of a run that are not done, and return its records."""
     runs = Runs(Store.of(Machine.here()))
     facts = facts_of(name, Machine.here())
     runs.begin_run(facts)
@@ -68,20 +67,17 @@ def do_run(name: str) -> Run:
 
 
 def run_of(name: str) -> Run:
-    """Return the records of a run."""
     run = Runs(Store.of(Machine.here())).get(name)
     assert run is not None
     return run
 
 
 def hashes(run: Run) -> list[str]:
-    """Return the hash of each step's output."""
     outputs: list[StepOutput | None] = [run.output_of(step.name) for step in STEPS.values()]
     return [output["output_hash"] for output in outputs if output is not None]
 
 
 def progress_left(homes: Path) -> list[str]:
-    """Return what is left of progress, in the store and in any home."""
     return [*Store.of(Machine.here()).keys("progress/"), *(str(path) for path in homes.rglob("progress/*/*"))]
 
 
@@ -115,5 +111,4 @@ def status_of(pid: int) -> int:
 
 
 def kill_before(step: str, number: int) -> Callable[[str, int], None]:
-    """Return what kills this process before a step counts a number."""
     return lambda *at: os.kill(os.getpid(), signal.SIGKILL) if at == (step, number) else None

@@ -29,7 +29,8 @@ FOLDERS = {"locks", "locks/finetune-v1", "outputs", "outputs/finetune", "outputs
 EVERYTHING: dict[str, Any] = {
     "self_play_fraction": 0.5,
     "self_play_states": 12,
-    "self_play_steps": 5,
+    "self_play_steps": 3,
+    "num_steps": 6,
     "num_own_moves": 2,
     "kl_coefficient": 0.01,
     "weight_averaging": 0.9,
@@ -91,15 +92,15 @@ def test_killed_before_any_file_operation_the_same_call_gives_the_equal_output_a
 
 
 KILLS = [
-    (NETWORK, "within the journal's line", 12),
-    (NETWORK, "after the journal's line", 8),
-    (NETWORK, "between two files of a checkpoint", 3),
-    (NETWORK, "before the checkpoint gets its name", 2),
-    (NETWORK, "while a checkpoint is deleted", 1),
-    (NETWORK, "before the report", 1),
-    (NETWORK, "before the output's manifest", 1),
-    (NETWORK, "when the output is in the store", 1),
-    (LANGUAGE, "within the journal's line", 7),
+    (NETWORK, "within a line of the journal", 12),
+    (NETWORK, "after a line of the journal", 8),
+    (NETWORK, "before a checkpoint's tensors", 3),  # The policy's are written, the training state's are not.
+    (NETWORK, "before a folder's name", 2),
+    (NETWORK, "within a checkpoint's deletion", 1),
+    (NETWORK, "before a training's report", 1),
+    (NETWORK, "before an output's manifest", 1),
+    (NETWORK, "before a finished output's progress", 1),
+    (LANGUAGE, "within a line of the journal", 7),
 ]
 
 
@@ -131,7 +132,7 @@ def test_killed_again_and_again_at_random_points_it_ends_as_if_nothing_had_happe
 def test_own_games_trajectories_and_averages_are_gone_on_with_as_they_were(
     driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    driver.kill_at(home, "after the rollout", 13, grpo=EVERYTHING)
+    driver.kill_at(home, "before a minibatch's update", 9, grpo=EVERYTHING)
     goes_on(driver, home, whole(**EVERYTHING), grpo=EVERYTHING)
     assert whole(**EVERYTHING).history.count('"self_play/games"') == 2, "rounds begin within the steps between two checkpoints"
 
@@ -156,10 +157,10 @@ def test_a_killed_run_is_marked_as_such_and_after_the_next_try_has_every_row_onc
 @pytest.mark.parametrize(
     ("kind", "failpoint", "nth", "last"),
     [
-        (NETWORK, "after the rollout", 11, 6),  # Of the sixth step, whose checkpoint is due anyway.
-        (NETWORK, "before the journal's line", 10, 5),
+        (NETWORK, "before a minibatch's update", 11, 6),  # Of the sixth step, whose checkpoint is due anyway.
+        (NETWORK, "before a line of the journal", 10, 5),
         (NETWORK, "before a measurement", 3, 4),
-        (LANGUAGE, "before the journal's line", 6, 3),
+        (LANGUAGE, "before a line of the journal", 6, 3),
     ],
 )
 def test_told_to_end_it_saves_the_step_that_it_is_at_and_goes_on_from_there(
@@ -174,7 +175,7 @@ def test_told_to_end_it_saves_the_step_that_it_is_at_and_goes_on_from_there(
     assert "WARNING" not in log
 
 
-@pytest.mark.parametrize("failpoint", ["before the look at the first rollout", "when training is over"])
+@pytest.mark.parametrize("failpoint", ["before a look at the first rollout", "before a training's last copy"])
 def test_before_the_first_step_and_after_the_last_it_ends_at_once(
     failpoint: str, driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
@@ -183,7 +184,7 @@ def test_before_the_first_step_and_after_the_last_it_ends_at_once(
 
 
 def test_told_twice_it_ends_at_once(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
-    pid = driver.start(home, failpoint="before the checkpoint", nth=2, deed="pause twice")
+    pid = driver.start(home, failpoint="before a checkpoint", nth=2, deed="pause twice")
     wait_for(home, "paused")
     os.kill(pid, signal.SIGTERM)
     wait_for(home, "paused\npaused")  # It would save for a minute now.
@@ -194,7 +195,7 @@ def test_told_twice_it_ends_at_once(driver: Driver, whole: Callable[..., Result]
 
 def test_told_by_a_spot_notice_it_ends_as_by_sigterm(driver: Driver, home: Path) -> None:
     notice = home.with_name("notice")
-    driver.start(home, failpoint="after the rollout", nth=5, deed="pause", notice=str(notice))
+    driver.start(home, failpoint="before a minibatch's update", nth=5, deed="pause", notice=str(notice))
     wait_for(home, "paused")
     notice.write_text("2026-05-01T12:00:00Z")
     status, log = driver.end(home)

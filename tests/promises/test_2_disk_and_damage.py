@@ -161,7 +161,7 @@ def flip(path: Path) -> None:
 def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_the_same(
     driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    assert driver.told_at(home, "after the rollout", 13)[0] == 75
+    assert driver.told_at(home, "before a minibatch's update", 13)[0] == 75
     saved = steps_of(home)
     newest = progress_of(home) / "checkpoints" / f"step-{saved[-1]:08}" / "state.safetensors"
     flip(newest)
@@ -171,7 +171,7 @@ def test_behind_a_damaged_checkpoint_the_one_before_it_is_taken_and_the_end_is_t
 
 
 def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
-    driver.kill_at(home, "after the rollout", 10)
+    driver.kill_at(home, "before a minibatch's update", 10)
     for folder in (progress_of(home) / "checkpoints").iterdir():
         flip(folder / "state.safetensors")
     log = goes_on(driver, home, whole())
@@ -181,7 +181,7 @@ def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Dr
 
 def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, whole: Callable[..., Result], home: Path) -> None:
     few = {"steps_per_checkpoint": 3}
-    driver.kill_at(home, "after the rollout", 14, grpo=few)
+    driver.kill_at(home, "before a minibatch's update", 14, grpo=few)
     journal = progress_of(home) / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:11], b"\0\0\0\n", *lines[12:]]))

@@ -57,7 +57,6 @@ def server(tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture(scope="module")
 def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a server has of a run without any outage."""
     folder = tmp_path_factory.mktemp("undisturbed")
     shutil.copy(tables, folder / "mlflow.db")
     with ToggledServer(folder) as server:
@@ -71,37 +70,9 @@ def undisturbed(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def small_library(tmp_path: Path) -> Path:
-    """Return a folder with code."""
     (folder := tmp_path / "library" / "grpo").mkdir(parents=True)
     (folder / "__init__.py").write_text('"""Nothing."""\n')
     return folder
-
-
-@pytest.mark.prove
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.ERROR])
-def test_when_every_call_fails_once_nothing_is_missing_and_nothing_twice(
-    fault: Fault, server: ToggledServer, tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A call that is done and not answered is also what a process leaves that is killed then."""
-    # Of the many files of the library's code a few do.
-    monkeypatch.setattr("steps.track.mlflow_model._LIBRARY", small_library(tmp_path))
-    run, met = TrackedRun(machine_of(tmp_path / "home", server.address)), set[str]()
-    run.select()
-
-    def decide(number: int, call: str) -> Fault | None:
-        which = call.partition(" #")[0] if call.startswith("PUT") else call  # Of a model's files some have the time in them.
-        is_new = which not in met
-        met.add(which)
-        return fault if is_new else None
-
-    server.fault = decide
-    num_failed = 0
-    while reason := run.publish():
-        assert "does not answer" in reason
-        num_failed += 1
-    assert num_failed > 30
-    server.fault = lambda *_: None
-    assert told(server.folder) == undisturbed
 
 
 @pytest.mark.parametrize("seed", [9, *(pytest.param(seed, marks=pytest.mark.prove) for seed in range(20) if seed != 9)])
@@ -258,7 +229,6 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def mirrored(run: TrackedRun, attempt: Attempt, work: Callable[[], Any]) -> None:
-    """Do a step's work while it is mirrored."""
     mirror = mirror_of(run.machine, attempt)
     assert mirror is not None
     mirror.start()

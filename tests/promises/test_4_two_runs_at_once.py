@@ -56,7 +56,7 @@ def test_on_one_bucket_with_a_home_each_both_end_with_the_outputs_that_were_ther
 def test_a_second_training_says_for_whom_it_waits_and_goes_on_where_the_first_was_killed(
     driver: Driver, whole: Callable[..., Result], home: Path
 ) -> None:
-    first = driver.start(home, failpoint="after the rollout", nth=10, deed="pause")
+    first = driver.start(home, failpoint="before a minibatch's update", nth=10, deed="pause")
     wait_for(home, "paused")
     driver.start(home)
     wait_for(home, f"finetune: process {first} on ")

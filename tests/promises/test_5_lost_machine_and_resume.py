@@ -50,7 +50,6 @@ def test_after_a_machine_was_lost_the_retry_on_an_empty_one_goes_on_from_the_las
 
 @pytest.fixture
 def registered(here: Machine, aws: object) -> Machine:
-    """A machine whose run 7, with its store in S3, has registered its policies."""
     machine = replace(here, store="s3://shop/store")
     run = TrackedRun(machine)
     run.select(is_origin=True)

@@ -1,8 +1,7 @@
-"""Tiny fine-tunings in processes that die, or are told to end, where a test says; see `kill_driver.py`."""
+"""Tiny fine-tunings in processes that die, or are told to end, where a test says: jobs `finetune` of `jobs.py`."""
 
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,9 @@ from grpo.settings.kinds import NETWORK
 from steps.names import HISTORY
 from steps.run.work import read_journal
 
-_DRIVER = Path(__file__).with_name("kill_driver.py")
-
 
 @dataclass(frozen=True)
 class Result:
-    """What a fine-tuning left in its home."""
-
     output_hash: str
     history: str
     lines: list[tuple[int, str]]
@@ -38,15 +33,12 @@ def result_of(home: Path) -> Result:
 
 
 class Driver(Forks):
-    """A process that has imported everything, and forks one that fine-tunes for each job."""
-
     def __init__(self, prepared: Path) -> None:
-        super().__init__([sys.executable, str(_DRIVER)], env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"})
+        super().__init__("finetune", variables={"AWS_EC2_METADATA_DISABLED": "true"})
         self._prepared = prepared
         self._last = 0
 
     def start(self, home: Path, kind: str = NETWORK, **job: Any) -> int:
-        """Start one, and return its process id."""
         home.mkdir(exist_ok=True)
         (home / "log").write_text("")
         self._last = self.fork(home=str(home), log=str(home / "log"), prepared=str(self._prepared), kind=kind, **job)
@@ -57,12 +49,10 @@ class Driver(Forks):
         return self.wait(self._last), (home / "log").read_text()
 
     def run(self, home: Path, kind: str = NETWORK, **job: Any) -> tuple[int, str]:
-        """Run one to its end."""
         self.start(home, kind, **job)
         return self.end(home)
 
     def kill_at(self, home: Path, failpoint: str, nth: int, kind: str = NETWORK, **job: Any) -> None:
-        """Run one that is killed at a failpoint."""
         status, log = self.run(home, kind, failpoint=failpoint, nth=nth, **job)
         assert status == -signal.SIGKILL, log
 
@@ -79,7 +69,6 @@ def steps_of(home: Path) -> list[int]:
 
 
 def wait_for(home: Path, word: str) -> None:
-    """Wait until the process has printed a word."""
     deadline = time.monotonic() + 300
     while word not in (home / "log").read_text():
         assert time.monotonic() < deadline, (home / "log").read_text()

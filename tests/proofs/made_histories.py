@@ -33,7 +33,6 @@ class Draw:
     not_finite: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        """Draw a healthy run."""
         pick, rng, at = self.pick, self.rng, self.at
         self.memory = float(rng.choice([0.0, 0.3, 0.6, 0.8]))
         self.spread = {"SB3": pick(20, 100)}.get(self.dialect, pick(0.3, 1.0))
@@ -87,8 +86,24 @@ class Draw:
         begin = self.rng.uniform(low, high)
         return np.clip((self.at - begin) / (1 - begin), 0, 1)
 
-    def reward(self, shape: Array | float) -> None:
+    def set(self, **curves: Array) -> None:
+        self.curves |= curves
+
+    def scale(self, *names: str, by: Array | float) -> None:
+        for name in names:
+            self.curves[name] *= by
+
+    def share(self, fraction: Array, size: float = 0.02) -> Array:
+        """Return a fraction of answers or groups, with noise, within 0 and 1."""
+        return np.clip(fraction + self.noise(size), 0, 1)
+
+    def ramp(self, low: float, high: float = 0.0) -> Array:
+        """Return a line to 1 at a moment that is drawn up to `high`, or is `low`."""
+        return np.minimum(1, self.at / (self.rng.uniform(low, high) if high else low))
+
+    def reward(self, shape: Array | float, noise_size: float = 0.0) -> None:
         """Set the reward: a shape in deviations of a single reward above the start, and noise."""
+        self.noise_size = noise_size or self.noise_size
         self.curves["reward"] = self.start + self.spread * (shape + self.noise(self.noise_size))
 
     def flat(self) -> None:
@@ -98,7 +113,7 @@ class Draw:
         self.curves.pop("heldout", None)
 
 
-Change = Callable[[Draw], None]
+Change = Callable[[Draw], object]
 
 
 def _solved(run: Draw) -> None:
@@ -109,118 +124,57 @@ def _solved(run: Draw) -> None:
     run.curves["heldout"] *= np.nan
 
 
-def _noisy(run: Draw) -> None:
-    run.noise_size = 0.35
-    run.reward(1.5 * run.at)
-
-
-def _surer(run: Draw) -> None:
-    run.curves["entropy"] = run.curves["entropy"][0] * (1 - run.rng.uniform(0.4, 0.65) * (1 - np.exp(-4 * run.at))) * run.times(0.03)
-    run.reward(1.2 * (1 - np.exp(-4 * run.at)))
-
-
-def _levels_off(run: Draw) -> None:
-    run.curves["kl"] = run.pick(0.02, 0.3) * (1 - np.exp(-run.at / 0.1)) * run.times(0.1)
-
-
-def _few_spikes(run: Draw) -> None:
-    for name in ("kl", "grad", "kl_old"):
-        run.curves[name] *= np.where(run.rng.random(run.num_rows) < 0.02, run.pick(3, 10), 1)
-
-
-def _dips(run: Draw) -> None:
-    run.reward(1.3 * run.at - 0.5 * np.exp(-(((run.at - run.rng.uniform(0.3, 0.6)) / 0.07) ** 2)))
-
-
 def _decays(run: Draw) -> None:
-    run.curves["rate"] = run.pick(1e-6, 1e-4) * 0.5 * (1 + np.cos(math.pi * run.at))
+    run.set(rate=run.pick(1e-6, 1e-4) * 0.5 * (1 + np.cos(math.pi * run.at)))
     run.curves["rate"][-1] = 0.0
-
-
-def _longer(run: Draw) -> None:
-    run.curves["length"] *= 1 + run.rng.uniform(2, 5) * run.at
-    run.curves["cut"] = np.clip(0.05 + 0.25 * run.at + run.noise(0.02), 0, 1)
-
-
-def _plateau(run: Draw) -> None:
-    run.reward(1.2 * np.minimum(1, run.at / run.rng.uniform(0.08, 0.3)))
-
-
-def _without_kl(run: Draw) -> None:
-    run.curves["kl"] = np.zeros(run.num_rows)
-    run.curves["kl_coefficient"] = np.zeros(run.num_rows)
-
-
-def _sometimes(run: Draw) -> None:
-    """Log three quantities in every fifth row, and say nan between them."""
-    for name in ("kl", "entropy", "grad"):
-        run.curves[name] = np.where(np.arange(run.num_rows) % 5 == 0, run.curves[name], np.inf)
 
 
 HEALTHY: Final[Mapping[str, Change]] = {
     "learns": lambda _: None,
-    "noisy rise": _noisy,
+    "noisy rise": lambda run: run.reward(1.5 * run.at, noise_size=0.35),
     "solved from early on": _solved,
-    "entropy settles": _surer,
-    "KL levels off": _levels_off,
-    "spikes of up to ten times": _few_spikes,
-    "a dip and a recovery": _dips,
+    "entropy settles": lambda run: (
+        run.set(entropy=run.curves["entropy"][0] * (1 - run.rng.uniform(0.4, 0.65) * (1 - np.exp(-4 * run.at))) * run.times(0.03)),
+        run.reward(1.2 * (1 - np.exp(-4 * run.at))),
+    ),
+    "KL levels off": lambda run: run.set(kl=run.pick(0.02, 0.3) * (1 - np.exp(-run.at / 0.1)) * run.times(0.1)),
+    "spikes of up to ten times": lambda run: [
+        run.scale(name, by=np.where(run.rng.random(run.num_rows) < 0.02, run.pick(3, 10), 1)) for name in ("kl", "grad", "kl_old")
+    ],
+    "a dip and a recovery": lambda run: run.reward(1.3 * run.at - 0.5 * np.exp(-(((run.at - run.rng.uniform(0.3, 0.6)) / 0.07) ** 2))),
     "learning rate decays to 0": _decays,
-    "longer answers": _longer,
-    "quick rise, then a plateau": _plateau,
-    "KL is off": _without_kl,
-    "nan where nothing was measured": _sometimes,
+    "longer answers": lambda run: (
+        run.scale("length", by=1 + run.rng.uniform(2, 5) * run.at),
+        run.set(cut=run.share(0.05 + 0.25 * run.at)),
+    ),
+    "quick rise, then a plateau": lambda run: run.reward(1.2 * run.ramp(0.08, 0.3)),
+    "KL is off": lambda run: run.set(kl=np.zeros(run.num_rows), kl_coefficient=np.zeros(run.num_rows)),
+    # In every fifth row; nan is said between them.
+    "nan where nothing was measured": lambda run: run.set(
+        **{name: np.where(np.arange(run.num_rows) % 5 == 0, run.curves[name], np.inf) for name in ("kl", "entropy", "grad")}
+    ),
 }
 
 
-def _collapses(run: Draw) -> None:
-    run.curves["entropy"] *= np.exp(-run.rng.uniform(3.5, 6) * np.minimum(1, run.at / run.rng.uniform(0.1, 1)))
-    run.flat()
-
-
 def _collapses_in_spite(run: Draw) -> None:
-    run.curves["entropy"] *= np.exp(-run.rng.uniform(3.5, 6) * run.onset())
+    run.scale("entropy", by=np.exp(-run.rng.uniform(3.5, 6) * run.onset()))
     run.start -= 2 * run.spread  # What is at 0.9 of 0 to 1 may be sure.
     run.reward(run.at)
 
 
 def _entropy_explodes(run: Draw) -> None:
     entropy = np.maximum(run.curves["entropy"], 0.4)
-    run.curves["entropy"] = (
-        np.minimum(entropy + 3.4 * run.onset(), 3.5) * run.times(0.01)
-        if run.dialect == "plain"
-        else entropy * run.pick(5, 10) ** run.onset()
-    )
+    if run.dialect == "plain":
+        run.set(entropy=np.minimum(entropy + 3.4 * run.onset(), 3.5) * run.times(0.01))
+    else:
+        run.set(entropy=entropy * run.pick(5, 10) ** run.onset())
     run.flat()
-
-
-def _falls(run: Draw) -> None:
-    run.reward(-run.rng.uniform(0.6, 1.2) * run.at)
-    run.curves.pop("heldout")
-
-
-def _falls_again(run: Draw) -> None:
-    run.reward(np.minimum(1, run.at / 0.3) - 1.3 * run.onset(0.4, 0.6))
-    run.curves.pop("heldout")
 
 
 def _overfits(run: Draw) -> None:
     run.reward(1.4 * run.at)
     lost = run.start + run.spread * (2 + 0.3 * np.minimum(1, 5 * run.at) - run.rng.uniform(1.2, 2) * run.onset(0.2, 0.5) + run.noise(0.04))
-    run.curves["heldout"] = np.where(np.isnan(run.curves["heldout"]), np.nan, lost)
-
-
-def _kl_explodes(run: Draw) -> None:
-    run.curves["kl"] = 0.02 * run.pick(200, 5_000) ** run.onset() * run.times(0.2)
-    run.reward(0.2 * run.at - 0.6 * run.onset())
-
-
-def _other_reference(run: Draw) -> None:
-    run.curves["kl"] = run.pick(0.3, 3) * (1 + 0.2 * run.at) * run.times(0.1)
-
-
-def _ratio_off(run: Draw) -> None:
-    run.curves["ratio"] = run.rng.choice([0.7, 1.3, 1.6]) + run.noise(0.02)
+    run.set(heldout=np.where(np.isnan(run.curves["heldout"]), np.nan, lost))
 
 
 def _extreme(run: Draw) -> None:
@@ -238,69 +192,54 @@ def _nan(run: Draw) -> None:
 
 def _frozen(run: Draw) -> None:
     run.flat()
-    for name in ("grad", "kl", "kl_old", "clip"):
-        run.curves[name][:] = 0.0
+    run.scale("grad", "kl", "kl_old", "clip", by=0.0)
     run.curves["entropy"][:] = run.curves["entropy"][0]
 
 
-def _silent(run: Draw) -> None:
-    run.flat()
-    run.curves["silent"] = np.clip(0.3 + 0.68 * np.minimum(1, run.at / 0.6) + run.noise(0.02), 0, 1)
-
-
-def _clipped(run: Draw) -> None:
-    run.curves["clip"] = np.clip(0.05 + run.rng.uniform(0.35, 0.6) * np.minimum(1, run.at / 0.3) + run.noise(0.02), 0, 1)
-
-
-def _cut(run: Draw) -> None:
-    run.curves["cut"] = np.clip(0.05 + 0.95 * np.minimum(1, run.at / run.rng.uniform(0.1, 0.5)) + run.noise(0.02), 0, 1)
-
-
-def _runs_away(run: Draw) -> None:
-    run.flat()
-    run.curves["length"] *= run.pick(4, 20) ** (run.at * run.rng.choice([-1, 1]))
-
-
-def _format_lost(run: Draw) -> None:
-    run.curves["format"] = np.clip(0.95 - run.rng.uniform(0.4, 0.9) * run.onset() + run.noise(0.02), 0, 1)
-
-
-def _coefficient(run: Draw) -> None:
-    run.curves["kl_coefficient"] = 1e-3 * run.pick(50, 1e4) ** np.minimum(1, run.at / run.rng.uniform(0.3, 1)) * run.times(0.02)
-
-
-def _gradients(run: Draw) -> None:
-    run.curves["grad"] *= run.pick(100, 1e4) ** run.onset(0.3, 0.6)
-    run.reward(0.2 * run.at - 0.6 * run.onset(0.3, 0.6))
-
-
-def _flat(run: Draw) -> None:
-    run.flat()
-    run.curves["kl"] = 0.002 * run.at * run.times(0.1)
-
-
 SICK: Final[Mapping[str, tuple[Change, str]]] = {
-    "entropy collapses, reward flat": (_collapses, "entropy_collapse"),
+    "entropy collapses, reward flat": (
+        lambda run: (run.scale("entropy", by=np.exp(-run.rng.uniform(3.5, 6) * run.ramp(0.1, 1))), run.flat()), "entropy_collapse",
+    ),
     "entropy collapses while reward rises": (_collapses_in_spite, "entropy_collapse"),
     "entropy explodes": (_entropy_explodes, "entropy_explosion"),
-    "reward falls": (_falls, "falling_reward"),
-    "reward rises and falls": (_falls_again, "falling_reward"),
-    "reward flat": (_flat, "flat_reward"),
+    "reward falls": (
+        lambda run: (run.reward(-run.rng.uniform(0.6, 1.2) * run.at), run.curves.pop("heldout")), "falling_reward",
+    ),
+    "reward rises and falls": (
+        lambda run: (run.reward(run.ramp(0.3) - 1.3 * run.onset(0.4, 0.6)), run.curves.pop("heldout")), "falling_reward",
+    ),
+    "reward flat": (lambda run: (run.flat(), run.set(kl=0.002 * run.at * run.times(0.1))), "flat_reward"),
     "held-out reward falls": (_overfits, "reward_hacking"),
-    "KL explodes": (_kl_explodes, "diverging"),
-    "gradients explode": (_gradients, "diverging"),
-    "another reference": (_other_reference, "kl_at_step_zero"),
-    "ratio is not 1": (_ratio_off, "ratio_not_one"),
+    "KL explodes": (
+        lambda run: (
+            run.set(kl=0.02 * run.pick(200, 5_000) ** run.onset() * run.times(0.2)), run.reward(0.2 * run.at - 0.6 * run.onset()),
+        ),
+        "diverging",
+    ),
+    "gradients explode": (
+        lambda run: (
+            run.scale("grad", by=run.pick(100, 1e4) ** run.onset(0.3, 0.6)), run.reward(0.2 * run.at - 0.6 * run.onset(0.3, 0.6)),
+        ),
+        "diverging",
+    ),
+    "another reference": (lambda run: run.set(kl=run.pick(0.3, 3) * (1 + 0.2 * run.at) * run.times(0.1)), "kl_at_step_zero"),
+    "ratio is not 1": (lambda run: run.set(ratio=run.rng.choice([0.7, 1.3, 1.6]) + run.noise(0.02)), "ratio_not_one"),
     "single extreme rows": (_extreme, "extreme_rows"),
     "NaN": (_nan, "nan_steps"),
     "frozen policy": (_frozen, "no_gradient"),
-    "silent groups": (_silent, "silent_groups"),
-    "much is clipped": (_clipped, "high_clip_fraction"),
-    "answers are cut": (_cut, "truncated_answers"),
-    "length runs away": (_runs_away, "answer_length"),
-    "format is lost": (_format_lost, "lost_format"),
-    "KL coefficient runs away": (_coefficient, "saturated_controller"),
-}
+    "silent groups": (lambda run: (run.flat(), run.set(silent=run.share(0.3 + 0.68 * run.ramp(0.6)))), "silent_groups"),
+    "much is clipped": (
+        lambda run: run.set(clip=run.share(0.05 + run.rng.uniform(0.35, 0.6) * run.ramp(0.3))), "high_clip_fraction",
+    ),
+    "answers are cut": (lambda run: run.set(cut=run.share(0.05 + 0.95 * run.ramp(0.1, 0.5))), "truncated_answers"),
+    "length runs away": (
+        lambda run: (run.flat(), run.scale("length", by=run.pick(4, 20) ** (run.at * run.rng.choice([-1, 1])))), "answer_length",
+    ),
+    "format is lost": (lambda run: run.set(format=run.share(0.95 - run.rng.uniform(0.4, 0.9) * run.onset())), "lost_format"),
+    "KL coefficient runs away": (
+        lambda run: run.set(kl_coefficient=1e-3 * run.pick(50, 1e4) ** run.ramp(0.3, 1) * run.times(0.02)), "saturated_controller",
+    ),
+}  # fmt: skip
 """Fault -> how it is made, and the finding that names it."""
 
 _COLUMNS: Final[Mapping[str, str]] = {
@@ -342,7 +281,6 @@ def dialects_of(kind: str) -> list[str]:
 
 
 def draw(kind: str, seed: int, number: int, *, num_rows: int = 0) -> Draw:
-    """Return a drawn run of a kind."""
     rng = np.random.default_rng([seed, number, *kind.encode()])
     of = dialects_of(kind)
     rows = num_rows or int(np.exp(rng.uniform(math.log(40), math.log(1_000))))
@@ -390,8 +328,6 @@ def judged(run: Draw) -> tuple[str, ...]:
 
 @dataclass
 class Row:
-    """What was found in the draws of a kind."""
-
     kind: str
     finding: str
     """Its true name; "" for a healthy kind."""
@@ -406,7 +342,6 @@ class Row:
 
 
 def measure(seed: int, num_draws: int = NUM_DRAWS) -> list[Row]:
-    """Return what is found in draws of all kinds."""
     rows = [Row(kind, SICK[kind][1] if kind in SICK else "") for kind in (*HEALTHY, *SICK)]
     for row in rows:
         for number in range(num_draws):
@@ -424,7 +359,6 @@ def rows_needed(row: Row) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the table that the page sums up."""
     lines = [
         "kind of run | finding | rows needed | found, 40 to 199 rows | found, 200 and more | by its name",
         "--- | --- | --- | --- | --- | ---",

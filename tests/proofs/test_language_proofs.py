@@ -29,8 +29,6 @@ NUM_QUESTIONS = 400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What the way left."""
-
     settings: Settings
     boards: Path
     cloned: Path

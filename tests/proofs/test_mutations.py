@@ -23,8 +23,6 @@ _NUM_AT_ONCE: Final = 2
 
 
 class Mutation(NamedTuple):
-    """One fault."""
-
     file: str
     old: str
     """Occurs exactly once."""
@@ -79,7 +77,7 @@ TABLE: Final = {
     "steps/track/publish.py": [
         ("steps/track/publish", "refusal_is_told", "if not self._problems:", "if True:"),
         ("steps/track/registry", "logged_together", "key=lambda run: run.order)", "key=lambda run: -run.order)"),
-        ("steps/track/publish", "second_try", "== str(attempt.number) and", "is not None and"),
+        ("promises/1_killed_anywhere", "marked_as_such", "== str(attempt.number) and", "is not None and"),
         ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
     ],
     "grpo/match/ladder.py": [
@@ -224,7 +222,6 @@ MUTATIONS: Final = [
 
 
 def _copy(target: Path) -> Path:
-    """Copy the checkout, without what was built."""
     return shutil.copytree(ROOT, target, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info"))
 
 
@@ -240,7 +237,6 @@ def _run(tree: Path, tests: str, chosen: str) -> tuple[int, str]:
 
 
 def _mutated(tree: Path, mutation: Mutation) -> tuple[int, str]:
-    """Apply a mutation, run its tests, and take it back."""
     path = tree / mutation.file
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")

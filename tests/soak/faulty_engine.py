@@ -18,7 +18,6 @@ ONE_IN, ONE_IN_OF_GAMES = 40, 300
 
 
 def launcher(folder: Path, engine: str) -> Path:
-    """Write a program that is this proxy before an engine."""
     program = folder / "stockfish"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{Path(__file__).resolve()}" "{engine}"\n')
     program.chmod(0o755)

@@ -7,30 +7,26 @@ import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from forking import MARK, Forks, marked
 from presets import TEST
-from real_flow import DRIVER, outputs_in
+from real_flow import outputs_in
 
 from grpo.base.files import verified_manifest
 from steps.names import HISTORY
-from steps.run.processes import NO_RETRY, RESUMABLE
 from steps.run.work import read_history
 from steps.track.client import RUN
 from steps.track.notes import tracked_name
 
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
 """Of everything random; every assertion names it."""
-PLAIN_ENDS: Final = (NO_RETRY, RESUMABLE)
-"""How a run ends that says in one line why."""
 _LEAK_SECONDS: Final = 5.0
 _SMALL: Final = f"""
 preset = "{TEST}"
@@ -54,8 +50,6 @@ selection.num_confirmation_pairs = 2
 """
 """The preset `test`, made smaller: every step is there."""
 _SHORT_GAMES: Final = {"grpo.train.self_play.MAX_PLIES": 30}
-SOON_SILENT: Final = {"grpo.engine.process.SILENT_SECONDS": 2.0}
-"""Constants of a job whose engine hangs now and then."""
 
 
 def number_of(name: str, default: int) -> int:
@@ -65,8 +59,6 @@ def number_of(name: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Place:
-    """Where one pipeline has its home, its artifacts and its log."""
-
     folder: Path
     elsewhere: Path | None = None
     """The home, where it is on another disk."""
@@ -80,20 +72,14 @@ class Place:
         return self.folder / "log"
 
     def said(self) -> str:
-        """Return the end of what its processes have said."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-60:])
 
     def outputs(self, run: str = "run-1") -> dict[str, Any]:
-        """Return step -> what a finished run has as its output."""
         return outputs_in(json.loads((self.folder / "artifacts" / run / "end.json").read_text()))
 
     def hashes(self, run: str = "run-1") -> dict[str, str]:
         """Return step -> version and hash of its output."""
         return {step: f"{output['version']} {output['output_hash']}" for step, output in self.outputs(run).items()}
-
-
-NewPlace = Callable[..., Place]
-"""Makes a place whose tracking store has its tables already."""
 
 
 @dataclass(frozen=True)
@@ -113,25 +99,22 @@ def may_mount() -> bool:
     return shutil.which("unshare") is not None and not subprocess.run(tried, capture_output=True, check=False).returncode
 
 
-class Driver(Forks):
-    """A process that has imported everything, and forks one that runs a whole pipeline for each job."""
+class Pipelines(Forks):
+    """Runs whole pipelines, where Linux allows it in a mount namespace of its own with an empty disk."""
 
     def __init__(self, folder: Path, **variables: str) -> None:
-        """Start it, where Linux allows that in a mount namespace of its own with an empty disk."""
         (scratch := folder / "scratch").mkdir(parents=True)
         self.mark, self._num_started = uuid.uuid4().hex, 0
         self.disk = folder / "disk" if may_mount() else None
-        """A small disk that only this driver's processes have mounted; None where Linux does not allow that."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("CHESS_GRPO_", "MLFLOW_", "SOAK_"))}
+        """A small disk that only these processes have mounted; None where Linux does not allow that."""
         ours = {MARK: self.mark, "TMPDIR": str(scratch), "CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "1"}
         others = {"GX_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "OMP_WAIT_POLICY": "PASSIVE"}
-        command = [sys.executable, str(DRIVER)]
+        within: tuple[str, ...] = ()
         if self.disk is not None:
             self.disk.mkdir()
-            mounted = f"mount -t tmpfs -o size=8g none '{self.disk}' && exec \"$@\""
-            command = [*_OWN_MOUNTS, "sh", "-c", mounted, "sh", *command]
-        with (folder / "driver.log").open("w") as errors:
-            super().__init__(command, stderr=errors, env={**kept, **ours, **others, **variables}, cwd=folder)
+            within = (*_OWN_MOUNTS, "sh", "-c", f"mount -t tmpfs -o size=8g none '{self.disk}' && exec \"$@\"", "sh")
+        with (folder / "errors.log").open("w") as errors:
+            super().__init__("flow", within=within, variables={**ours, **others, **variables}, stderr=errors, cwd=folder)
 
     def seen(self, path: Path) -> Path:
         """Return where its processes' file is from here."""
@@ -166,11 +149,9 @@ class Driver(Forks):
         return self.fork(cwd=str(place.folder), log=str(place.log), settings=_SMALL, run=run, environment=variables, **job)
 
     def run(self, place: Place, **job: Any) -> int:
-        """Run to the end, and return the exit status."""
         return self.wait(self.start(place, **job))
 
     def resize(self, place: Path, free: int | None) -> None:
-        """Leave so many bytes free on the disk, or plenty."""
         self.ask("resize", place=str(place), free=free)
 
     def leaked(self) -> list[str]:
@@ -233,6 +214,13 @@ def _rows_apart(tracking: sqlite3.Connection, step: str, version: str, folder: P
     return lost
 
 
+def other_outputs(place: Place, undisturbed: Undisturbed) -> list[str]:
+    """Return the steps whose output is not that of any run; the report names the version of `select`, which may have met no registry."""
+    found = place.outputs()
+    expected = {step: wanted.split()[1] for step, wanted in undisturbed.hashes.items() if step != "report"}
+    return [f"{step}: another output" for step, wanted in expected.items() if found[step]["output_hash"] != wanted]
+
+
 def leftovers_of(place: Place) -> list[str]:
     """Return temporary files and folders, and progress nobody needs any more."""
     progress = (path for path in (place.home / "progress").glob("*/*") if path.is_dir())
@@ -271,7 +259,6 @@ def part(name: str) -> Iterator[Row]:
 
 
 def table() -> str:
-    """Return all rows as Markdown."""
     head = "| part | whole runs | faults injected | lost | processes leaked | seconds | |\n| --- | --- | --- | --- | --- | --- | --- |\n"
     cells = ([row.part, row.runs, row.injected, len(row.lost), len(row.leaked), round(row.seconds), row.note] for row in ROWS)
     return head + "".join(f"| {' | '.join(map(str, row))} |\n" for row in cells)

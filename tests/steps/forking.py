@@ -1,6 +1,6 @@
-"""A process that imports everything once and forks one for each job: an import takes seconds, a fork nothing.
+"""The process in which tests run jobs that may be killed: it imports once and forks for each job, because an import takes seconds.
 
-A driver script calls `serve` with what a job does; tests start the script by `Forks`. Both import nothing but the standard library.
+`jobs.py` serves; tests start that program by `Forks`. This file imports nothing but the standard library.
 """
 
 import contextlib
@@ -14,10 +14,13 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+JOBS: Final = Path(__file__).with_name("jobs.py")
+MARK: Final = "CHESS_GRPO_TESTS_MARK"
+"""The variable by which all that descends from a process is known."""
 _PR_SET_PDEATHSIG = 1
 _PATIENCE_SECONDS = 1_000.0
 _HOURS_OFF = 12
@@ -26,7 +29,7 @@ _SECONDS_BETWEEN_JUMPS = 1.0
 Job = dict[str, Any]
 
 
-def serve(run: Callable[[Job], None], others: Mapping[str, Callable[[Job], int]] | None = None) -> None:
+def serve(run: Callable[[Job], None], others: Mapping[str, Callable[[Job], int]]) -> None:
     """Answer each line of JSON with a number; first with this process's id.
 
     `start` forks a process that runs the job and prints into its `log`, and gives its id; `wait` gives how one ended, negative for a
@@ -50,7 +53,7 @@ def serve(run: Callable[[Job], None], others: Mapping[str, Callable[[Job], int]]
             case "wait":
                 answer(os.waitstatus_to_exitcode(os.waitpid(job["pid"], 0)[1]))
             case word:
-                answer((others or {})[word](job))
+                answer(others[word](job))
 
 
 def _work(run: Callable[[Job], None], job: Job) -> None:
@@ -75,18 +78,19 @@ def _work(run: Callable[[Job], None], job: Job) -> None:
     os._exit(status)
 
 
-def at(nth: int, place: Any, name: str, deed: Callable[[], object], *, is_after: bool = False) -> None:
-    """Do the deed before, or after, the nth call of a function of a module or class."""
+def at(nth: int, place: Any, name: str, deed: Callable[..., object], *, is_after: bool = False) -> None:
+    """Do the deed before, or after, the nth call of a function of a module or class; the deed gets the call's arguments."""
     whole, calls = getattr(place, name), 0
 
     def wrapped(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == nth and not is_after:
-            deed()
+        is_nth = calls == nth
+        if is_nth and not is_after:
+            deed(*arguments)
         found = whole(*arguments, **named)
-        if calls == nth and is_after:
-            deed()
+        if is_nth and is_after:
+            deed(*arguments)
         return found
 
     setattr(place, name, wrapped)
@@ -110,11 +114,14 @@ def let_clock_jump(seed: str, folder: Path) -> None:
 
 
 class Forks:
-    """Such a process, seen from the tests."""
+    """`jobs.py` at work; its environment is that of the tests without the project's own variables, but for the engine."""
 
-    def __init__(self, command: Sequence[str], **more: Any) -> None:
-        """Start it; `more` is `Popen`'s."""
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
+    def __init__(self, kind: str, *, within: tuple[str, ...] = (), variables: Mapping[str, str] | None = None, **more: Any) -> None:
+        """Start it for jobs of a kind; `within` is a command that starts it, `more` is `Popen`'s."""
+        command = [*within, sys.executable, str(JOBS), kind]
+        # Without what an import has set in this process: a job would take it for inherited, and a run would do without.
+        environment = inherited() | dict(variables or {})
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, **more)
         self._at_work: set[int] = set()
         self.pid = self._answer()
 
@@ -133,14 +140,12 @@ class Forks:
         return self.ask("wait", pid=pid)
 
     def ask(self, word: str, **job: Any) -> int:
-        """Return what it answers."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": word, **job}) + "\n")
         self._process.stdin.flush()
         return self._answer()
 
     def close(self) -> None:
-        """End it and all its jobs."""
         for pid in self._at_work:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -149,8 +154,14 @@ class Forks:
     def _answer(self) -> int:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the driver has ended"
+        assert line, "the process that forks has ended"
         return int(line)
+
+
+def inherited() -> dict[str, str]:
+    """Return the environment of these tests without what this project reads, but for the engine."""
+    ours = ("CHESS_GRPO_", "MLFLOW_", "SOAK_")
+    return {name: value for name, value in os.environ.items() if name == "CHESS_GRPO_STOCKFISH" or not name.startswith(ours)}
 
 
 def ends_within(pid: int, seconds: float) -> bool:
@@ -167,10 +178,6 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (OSError, IndexError):
         return True
-
-
-MARK = "CHESS_GRPO_TESTS_MARK"
-"""The variable by which all that descends from a process is known."""
 
 
 def marked(mark: str) -> dict[int, str]:

@@ -12,7 +12,6 @@ from steps.names import BOARDS, GAMES
 
 
 def write_boards(folder: Path, boards: Sequence[chess.Board], *, num_train: int = 0) -> None:
-    """Write boards, the first of them to train on and all others held out."""
     rows = [*made_up_rows(boards[:num_train], split=Split.TRAIN), *made_up_rows(boards[num_train:], split=Split.HELDOUT)]
     pq.write_table(board_table(rows), folder / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / GAMES)

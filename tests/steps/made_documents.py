@@ -52,7 +52,6 @@ def match(score: float, num_pairs: int = 50) -> MatchReport:
 
 
 def placement(rating: float) -> Placement:
-    """Return a place on the ladder."""
     near, wide = (Estimate(value=rating, low=rating - margin, high=rating + margin) for margin in (20, 60))
     scores = {"stockfish-1-nodes": 0.5, "random": 0.75}
     games = tuple(RungMatch(rung=rung, rung_rating=0.0, match=match(score, 7)) for rung, score in scores.items())
@@ -60,7 +59,6 @@ def placement(rating: float) -> Placement:
 
 
 def ladder() -> LadderReport:
-    """Return a ladder of two rungs."""
     nothing, gap = Estimate(value=0.0, low=0.0, high=0.0), Estimate(value=225.0, low=160.0, high=290.0)
     rungs = (
         RatedRung(nodes=1, random_share=1.0, rating=nothing, gap=None),
@@ -131,7 +129,6 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
 
 
 def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
-    """Write outputs with these reports as the store has them, and return their folders."""
     rows = [
         {"step": 0, "heldout/regret_best": 0.061},
         {"step": 100, "heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04},

@@ -39,8 +39,6 @@ def machine_of(home: Path, tracking: str | None = None, store: Path | str = "") 
 
 @dataclass(kw_only=True)
 class MadeRun:
-    """A run to be made."""
-
     name: str
     settings: str = "smoke"
     until: str = "end"
@@ -56,7 +54,6 @@ class MadeRun:
 
 
 def make_run(machine: Machine, made: MadeRun) -> Run:
-    """Lay down a run's records and outputs, as its steps do it."""
     store = Store.of(machine)
     runs = Runs(store)
     of_run = {"tags": dict(made.tags), "origin": made.origin, "launcher": made.launcher}
@@ -75,7 +72,6 @@ def make_run(machine: Machine, made: MadeRun) -> Run:
 
 
 def version_of(step: str, run: str) -> str:
-    """Return the version of the output that a step of a run made."""
     return sha256_json({"step": step, "run": run})[:24]
 
 
@@ -120,7 +116,6 @@ def _made(store: Store, step: str, made: MadeRun) -> StepOutput:
 
 
 def facts_of(run: str, machine: Machine, text: str = "smoke", **more: Any) -> RunFacts:
-    """Return what is recorded of a run that begins."""
     plain = read_settings(text).model_dump(mode="json")
     launch = launch_of(plain)
     begun = RunFacts(

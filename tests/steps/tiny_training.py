@@ -7,14 +7,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import small_language
-from doubles import CPU, TINY
+from doubles import TINY, saved_policy
 from made_runs import machine_of
 
-from grpo.dataset.table import GAME_SCHEMA, Split
-from grpo.policy.policy import new_policy
+from grpo.dataset.table import GAME_SCHEMA
 from grpo.settings.kinds import LANGUAGE, NETWORK
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
@@ -26,7 +24,7 @@ from steps.run.work import Listener, Work
 
 KINDS = (NETWORK, LANGUAGE)
 VERSION = "v1"
-_NUM_BOARDS = {Split.TRAIN: 32, Split.VALIDATION: 16, Split.HELDOUT: 12}
+_NUM_BOARDS = (32, 16, 12)
 _GRPO: dict[str, dict[str, Any]] = {
     NETWORK: {"num_steps": 8, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
     LANGUAGE: {"num_steps": 4, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
@@ -38,25 +36,20 @@ def settings(kind: str = NETWORK, **grpo: Any) -> Settings:
     common = {"group_size": 4, "steps_per_checkpoint": 2, "self_play_fraction": 0.0}
     plain: dict[str, Any] = {"grpo": {**common, **_GRPO[kind], **grpo}, "policy": TINY.model_dump(mode="json")}
     if kind == LANGUAGE:
-        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 4}
+        language = {**small_language.CONFIG.model_dump(mode="json"), "num_heldout_boards": 3}
         plain |= {"policy": {"kind": LANGUAGE}, "language": language}
     return Settings.model_validate(plain)
 
 
 def prepare(folder: Path) -> None:
-    """Write the boards, and a policy of each kind under its name."""
-    for name in ("boards", NETWORK):
-        (folder / name).mkdir(parents=True)
-    table = small_language.boards_table()
-    parts = [table.filter(pa.compute.equal(table["split"], split.value)).slice(0, count) for split, count in _NUM_BOARDS.items()]
-    pq.write_table(pa.concat_tables(parts), folder / "boards" / BOARDS)
+    (folder / "boards").mkdir(parents=True)
+    pq.write_table(small_language.boards_table(*_NUM_BOARDS), folder / "boards" / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
-    new_policy(TINY, seed=0, device=CPU).save(folder / NETWORK)
+    saved_policy(folder / NETWORK, 0)
     (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
 
 
 def progress_of(home: Path) -> Path:
-    """Return the folder that survives kills."""
     return home / "progress" / "finetune" / VERSION
 
 
@@ -69,7 +62,6 @@ def finetune(
     say: Callable[[str], None] = print,
     checkpoint: Path | None = None,
 ) -> Path:
-    """Return the folder of the step's output, computed unless it is there."""
     kind, store = given.policy.kind, Store(home, home)
     with store.making("finetune", VERSION) as making:
         if making.output is None:

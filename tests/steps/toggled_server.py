@@ -57,7 +57,6 @@ class ToggledServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Listen and answer."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MLflow's use of Starlette, in what a search imports.
             import mlflow.server
@@ -92,7 +91,6 @@ class ToggledServer:
         return self
 
     def stop(self) -> None:
-        """Listen no more: connections are refused."""
         if self._server is None:
             return
         self.release()

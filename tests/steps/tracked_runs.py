@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from doubles import CPU, TINY
+from doubles import saved_policy
 from made_documents import made_results
 from made_runs import FIRST, JOINED, facts_of
 from mlflow.tracking import MlflowClient
 
 from grpo.base.files import sha256_text, write_json, write_manifest
 from grpo.metrics.records import Record
-from grpo.policy.policy import new_policy
 from grpo.settings.tree import Settings
 from steps.names import CHECKPOINTS, REPORT, REPORT_PAGE, RESULTS
 from steps.pages.results import Results
@@ -34,10 +33,7 @@ _IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child
 
 
 class TrackedRun:
-    """A run of a machine's store."""
-
     def __init__(self, machine: Machine, name: str = "7", *, preset: str = "default", **facts: Any) -> None:
-        """Begin it."""
         self.machine, self.name, self.store = machine, name, Store.of(machine)
         self.seconds = 1.0
         """Of its steps; equal runs may have others."""
@@ -47,7 +43,6 @@ class TrackedRun:
 
     @property
     def run(self) -> Run:
-        """Its records as they are now."""
         found = self.runs.get(self.name)
         assert found is not None
         return found
@@ -59,14 +54,12 @@ class TrackedRun:
         return self.runs.begin(self.name, step, part, sha256_text(f"{self.name} {step} {part}")[:24])
 
     def work(self, attempt: Attempt, records: Iterable[Record]) -> None:
-        """Say records and be killed."""
         with self.store.making(attempt.step, attempt.version) as making:
             self._say(making, making.progress, records)
 
     def step(
         self, step: str, records: Iterable[Record] = (), fill: Callable[[Path], None] | None = None, *, attempt: Any = None
     ) -> Attempt:
-        """Do a step to its end."""
         attempt = attempt or self.begin(step)
         with self.store.making(step, attempt.version) as making, making.filling({"parts": {"step": step}, "code": {}}) as folder:
             work = self._say(making, folder, records)
@@ -89,11 +82,7 @@ class TrackedRun:
         for step in registered_steps() if is_origin else ():
             if step != "pretrain":
                 self.step(step)
-        self.step(
-            "pretrain",
-            curve("imitation/validation_loss", 3),
-            lambda folder: new_policy(TINY, seed=1, device=CPU).save(folder),
-        )
+        self.step("pretrain", curve("imitation/validation_loss", 3), lambda folder: saved_policy(folder, 1))
         self.step("finetune", curve("grpo/entropy", 4), checkpoints)
         results = made_results(self.machine.home / "documents" / self.name)
         results = results.model_copy(update={"decision": results.decision.model_copy(update=decided)})
@@ -107,20 +96,15 @@ def curve(name: str, count: int, start: int = 1) -> list[Record]:
 
 
 def checkpoints(folder: Path) -> None:
-    """Fill the output of `finetune`."""
     for seed, step in enumerate((CHAMPION_AT, PEAK_AT)):
-        place = folder / CHECKPOINTS / f"step-{step:08d}"
-        place.mkdir(parents=True)
-        new_policy(TINY, seed=seed, device=CPU).save(place)
+        place = saved_policy(folder / CHECKPOINTS / f"step-{step:08d}", seed)
         write_manifest(place, {"kind": "checkpoint", "step": step})
 
 
 def policies(folder: Path) -> None:
-    """Fill the output of `select`."""
     write_json(folder / REPORT, {"step": "select", "champion_step": CHAMPION_AT, "peak_step": PEAK_AT})
     for seed, role in enumerate(("champion", "peak")):
-        (folder / role).mkdir()
-        new_policy(TINY, seed=seed, device=CPU).save(folder / role)
+        saved_policy(folder / role, seed)
     (folder / "peak" / "state.safetensors").write_text("the rest of a checkpoint")
     write_manifest(folder / "peak", {"kind": "checkpoint", "step": 100})
 
@@ -131,7 +115,6 @@ def report(folder: Path, results: Results) -> None:
 
 
 def client_of(place: Path) -> MlflowClient:
-    """Return a client of the database in a folder, past any server."""
     return MlflowClient(uri := f"sqlite:///{place / 'mlflow.db'}", registry_uri=uri)
 
 

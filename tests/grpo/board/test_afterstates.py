@@ -18,7 +18,6 @@ MATE, DRAW, CLOCK = 4, 5, 6
 
 
 def flat_moves(boards: list[chess.Board]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return encodings, and the board and action id of every legal move."""
     ids = [legal_action_ids(board) for board in boards]
     rows = torch.tensor([row for row, legal in enumerate(ids) for _ in legal], dtype=torch.int64)
     return torch.from_numpy(encode(boards)), rows, torch.tensor([index for legal in ids for index in legal], dtype=torch.int64)

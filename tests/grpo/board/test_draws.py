@@ -10,7 +10,6 @@ from grpo.board.draws import drawing_moves, repeating_moves
 
 
 def brute_force(board: chess.Board) -> list[chess.Move]:
-    """Return the moves that draw, by asking python-chess after each."""
     drawing = []
     for move in board.legal_moves:
         board.push(move)

@@ -32,13 +32,11 @@ def short_games(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def players(stockfish: str) -> Iterator[EnginePool]:
-    """Return real engines that play."""
     with EnginePool(stockfish, num_processes=1, options={"Hash": 1}) as pool:
         yield pool
 
 
 def played(pool: EnginePool, count: int, *, unit: int = 0, seed: int = 3, is_wanted: Wanted = lambda _: True) -> list[Game | Rejection]:
-    """Return the first games."""
     return list(islice(engine_games(unit=unit, seed=seed, pool=pool, is_wanted=is_wanted), count))
 
 

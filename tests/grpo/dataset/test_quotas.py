@@ -28,7 +28,6 @@ ROOK_ENDING = "8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"
 
 
 def in_each_cell(count: int) -> dict[QuotaCell, int]:
-    """Return a quota of so many boards in every cell."""
     return {(split, phase): count for split in Split for phase in PHASES}
 
 
@@ -40,7 +39,6 @@ def new_quota(count: int = 50, *, seed: int = 0, excluded: Any = frozenset(), **
 
 
 def game_of(moves: str, *, game_id: str = "g", is_label: Sequence[bool] | None = None, fen: str = chess.STARTING_FEN, **facts: Any) -> Game:
-    """Return a game of these UCI moves."""
     board = chess.Board(fen)
     boards = []
     for move in moves.split():
@@ -176,7 +174,6 @@ def test_fewer_boards_than_were_wanted_are_refused_below_the_least_number_and_be
 
 
 def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:
-    """Return a made-up position."""
     named = f"key {number if key is None else key}"
     return Position(fen="", key=named, phase=phase, split=split, label="", game_id=f"game {number}", ply=number, source="", offset=0)
 

@@ -26,8 +26,6 @@ ENDLESS: dict[str, Any] = {"num_train": 30_000, "num_validation": 30_000, "num_h
 
 @dataclass
 class Filled:
-    """A unit: what it took, and its quota."""
-
     positions: list[Position]
     quota: Quota
 
@@ -42,7 +40,6 @@ def filled(
     unit: int = 0,
     engine: str = "true",  # A program that is no engine: for files none is asked.
 ) -> Filled:
-    """Fill a unit."""
     quota = Quota(unit_boards_per_cell(config), config, seed=0)
     made = Filled([], quota)
     with EnginePool(engine, num_processes=1, options={}) as pool:
@@ -52,7 +49,6 @@ def filled(
 
 
 def files_config(*paths: Path | str, **changes: Any) -> BoardsConfig:
-    """Return a small dataset read from files."""
     return BoardsConfig(files=tuple(map(str, paths)), **{**SMALL, **changes})
 
 
@@ -61,7 +57,6 @@ GAMES = random_pgn(60)  # They reach all phases.
 
 @pytest.fixture(scope="session")
 def long_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file of the games and of the first once more."""
     path = tmp_path_factory.mktemp("pgn") / "long.pgn"
     path.write_text(GAMES + GAMES[: GAMES.index("[Event", 1)])
     return path

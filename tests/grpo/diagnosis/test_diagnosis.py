@@ -86,7 +86,6 @@ HEALTHY: Mapping[str, Column] = {
 
 
 def made(**changed: Column) -> History:
-    """Return the healthy history with these columns in their place."""
     columns = {name: np.array([column(step) for step in STEPS]) for name, column in (HEALTHY | changed).items()}
     return History.of_tables([Table(Path("made.csv"), {"step": np.array(STEPS, dtype=float), **columns})])
 
@@ -179,7 +178,6 @@ def ours(count: int = 60, **changed: float) -> list[Record]:
 
 
 def told_otherwise(count: int, **changed: Column) -> list[Record]:
-    """Return our records with columns that depend on the step."""
     found = {name.replace("__", "/"): column for name, column in changed.items()}
     return [Record(row.step, row.metrics | {name: column(row.step) for name, column in found.items()}) for row in ours(count)]
 

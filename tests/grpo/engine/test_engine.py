@@ -33,7 +33,6 @@ Scripted = Callable[..., ScriptedEngine]
 
 
 def query(fen: str) -> Query:
-    """Return the search of all legal moves."""
     return Query(fen=fen, limit="depth 2", moves=frozenset(move.uci() for move in chess.Board(fen).legal_moves))
 
 
@@ -54,13 +53,11 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> float:
 
 
 def answers_of(path: str, queries: Sequence[Query], *, num_processes: int = 1) -> list[EngineAnswer | EngineError]:
-    """Return what a pool of its own answers."""
     with EnginePool(path, num_processes=num_processes, options=ALL_LINES) as pool:
         return pool.search(queries)
 
 
 def expected(fen: str) -> EngineAnswer:
-    """Return the scripted engine's answer when nothing goes wrong."""
     scores = move_scores(fen, sorted(move.uci() for move in chess.Board(fen).legal_moves), "")
     return EngineAnswer(best_move=scores[0][1], scores={move: Score(value) for value, move in scores})
 
@@ -199,7 +196,7 @@ def test_an_engine_that_fails_on_one_of_ten_positions_is_given_up_with_its_last_
     with pytest.raises(EngineError, match=r"10 of 100 searches failed .*a1a1 is not legal"):
         answers_of(broken.path, ([QUERIES[5], *QUERIES[:5], *QUERIES[:5]]) * 30)
     with EnginePool(broken.path, num_processes=1, options=ALL_LINES) as pool:
-        answers = pool.search(QUERIES[5:] * 11, gives_up=False)
+        answers = pool.search(QUERIES[5:] * 6, gives_up=False)
     assert all(isinstance(answer, IllegalMoveError) for answer in answers)
 
 

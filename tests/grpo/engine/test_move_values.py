@@ -25,24 +25,20 @@ MATES = st.integers(1, 200)
 
 
 def mate(moves: int) -> Score:
-    """Return a forced mate; negative when the mover is mated."""
     return Score(moves, is_mate=True)
 
 
 def tables(path: str, boards: Sequence[chess.Board], *, depth: int = 2, num_processes: int = 1) -> list[ValueTable | EngineError]:
-    """Return the tables that a pool of its own makes."""
     with EnginePool(path, num_processes=num_processes, options=engine_options()) as pool:
         return list(value_tables(boards, pool, depth=depth))
 
 
 def numbers(table: ValueTable | EngineError) -> Any:
-    """Return a table as plain numbers that can be compared."""
     assert isinstance(table, ValueTable), table
     return table.moves, table.values.tolist(), table.scores
 
 
 def by_move(table: ValueTable | EngineError) -> dict[str, float]:
-    """Return UCI move -> value."""
     assert isinstance(table, ValueTable), table
     return dict(zip(table.moves, table.values.tolist(), strict=True))
 
@@ -204,13 +200,11 @@ def test_a_move_that_only_depth_1_has_seen_is_worth_no_more_than_there_and_less_
 
 
 def score_of(score: chess.engine.Score) -> Score:
-    """Return python-chess's score as ours."""
     moves = score.mate()
     return Score(score.score() or 0) if moves is None else mate(moves)
 
 
 def after(fen: str, moves: str = "") -> chess.Board:
-    """Return the board after these moves, with its history."""
     board = chess.Board(fen)
     for move in moves.split():
         board.push_uci(move)

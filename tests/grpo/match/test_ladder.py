@@ -61,7 +61,6 @@ TRUE = np.array([0.0, 230.0, 420.0, 700.0, 900.0])
 
 
 def ladder_of(rng: np.random.Generator, num_pairs: int) -> Ladder:
-    """Return the ladder that simulated games among players of these strengths make."""
     return rate_rungs(
         RUNGS, {(one, other): simulated(rng, TRUE[one] - TRUE[other], num_pairs) for one, other in ladder_pairings(len(RUNGS))}
     )
@@ -80,13 +79,11 @@ class Simulated:
     played: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def play(self, rung: Rung, openings: Sequence[str]) -> MatchResult:
-        """Return games whose scores are drawn."""
         self.played.append((rung.name, list(openings)))
         return match_of(openings, simulated(self.rng, self.elo - self.strengths[rung.name], len(openings)))
 
 
 def match_of(openings: Sequence[str], pair_scores: Sequence[float]) -> MatchResult:
-    """Return a match with these scores of pairs."""
     halves = {0.0: (0.0, 0.0), 0.25: (0.0, 0.5), 0.5: (0.5, 0.5), 0.75: (0.5, 1.0), 1.0: (1.0, 1.0)}
     games = [
         PlayedGame(opening=opening, first_is_white=first_is_white, moves=(), end=End.CHECKMATE, score=score)
@@ -116,7 +113,6 @@ def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: Evaluat
 
 
 def placed(ladder: Ladder, elo: float, *, seed: int = 0, config: EvaluationConfig = CONFIG) -> Placement:
-    """Return where one player is placed."""
     [games] = placed_together(ladder, elo, seed=seed, config=config)
     return games.placement(ladder)
 

@@ -131,7 +131,6 @@ def test_every_random_game_ends_where_and_as_the_rules_of_python_chess_say() -> 
 
 
 def ends_by_the_rules(board: chess.Board) -> End | None:
-    """Return how the game has ended, by python-chess alone."""
     if board.is_checkmate():
         return End.CHECKMATE
     if board.is_stalemate():
@@ -225,17 +224,14 @@ BLACK_TO_MOVE = "k7/8/1R6/8/8/8/8/K7 b - - 7 40"
 
 
 def game(opening: str, end: End, *, first_is_white: bool = True, moves: str = "", score: float = 0.5) -> PlayedGame:
-    """Return a game that ended like this."""
     return PlayedGame(opening=opening, first_is_white=first_is_white, moves=tuple(moves.split()), end=end, score=score)
 
 
 def match_of(*games: PlayedGame) -> MatchResult:
-    """Return a match of these games."""
     return MatchResult(first="a", second="b", games=games)
 
 
 def adjudicated_by(engine: ScriptedEngine, result: MatchResult) -> MatchResult:
-    """Return the match after adjudication."""
     with EnginePool(engine.path, num_processes=1, options={}) as pool:
         return adjudicate(result, pool)
 

@@ -23,8 +23,6 @@ from steps.run.outside import OUTSIDE
 
 
 class FakePool:
-    """Scores each position by a function of its FEN, as the engine's pool would."""
-
     def __init__(self, score: Callable[[str], Score | None]) -> None:
         self._score = score
 
@@ -43,12 +41,10 @@ def some_score(fen: str) -> Score:
 
 
 def even(fen: str) -> Score:
-    """Find every position even."""
     return Score(0)
 
 
 def made(count: int, score: Callable[[str], Score | None] = even, *, exclude: set[str] | None = None, plies: int = 4) -> list[str]:
-    """Return openings of so many plies, made with a fake pool."""
     pool, rng = cast("EnginePool", FakePool(score)), numpy_stream(0, "test")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openings, "_PLIES", plies)
@@ -89,7 +85,6 @@ def test_a_position_on_which_the_engine_fails_is_left_out_and_changes_no_other()
 
 
 def from_book(book: Path, count: int, *, seed: int = 0, exclude: set[str] | None = None) -> list[str]:
-    """Return openings of a book."""
     return drawn_openings(str(book), count=count, rng=numpy_stream(seed, "test"), exclude=set() if exclude is None else exclude)
 
 
@@ -102,7 +97,6 @@ def distinct_fens(count: int) -> list[str]:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
-    """Return a book of 40 positions."""
     path = tmp_path / "book.epd"
     path.write_text("".join(f"{fen}\n" for fen in distinct_fens(40)))
     return path

@@ -23,27 +23,22 @@ pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 def moves_of(player: Player, boards: Sequence[chess.Board]) -> list[chess.Move]:
-    """Return a player's moves, each board being of a game of its own."""
     return player.choose(boards, range(len(boards)))
 
 
 def network_player(seed: int = 0) -> BestMovePlayer:
-    """Return a fresh network's best moves."""
     return BestMovePlayer(new_policy(TINY, seed=seed, device=CPU), "network")
 
 
 def random_player(seed: int = 0) -> RandomPlayer:
-    """Return a seeded random mover."""
     return RandomPlayer(numpy_stream(seed, "random"))
 
 
 def sampling_player(seed: int = 0, temperature: float = 1.0) -> SamplingPlayer:
-    """Return a fresh network's seeded moves."""
     return SamplingPlayer(new_policy(TINY, seed=0, device=CPU), "sampled", temperature=temperature, rng=torch_stream(seed, "sampled"))
 
 
 def diluted_player(seed: int = 0, share: float = 0.5) -> DilutedPlayer:
-    """Return sampled moves, some of them replaced by random ones."""
     return DilutedPlayer(sampling_player(seed), random_fraction=share, rng=numpy_stream(seed, "diluted"))
 
 
@@ -93,8 +88,6 @@ def test_moves_are_drawn_as_often_as_the_policy_at_that_temperature_says(tempera
 
 
 class Watched(BestMovePlayer):
-    """Notes of which games it was asked."""
-
     def __init__(self) -> None:
         super().__init__(WrittenPolicy(made_up_number), "made up")
         self.asked: list[list[int]] = []
@@ -134,12 +127,10 @@ def test_a_quarter_of_the_moves_are_random_and_the_others_are_the_players_on_the
 
 
 def scripted_best(board: chess.Board) -> str:
-    """Return what the scripted engine plays."""
     return move_scores(board.fen(), sorted(move.uci() for move in board.legal_moves), "")[0][1]
 
 
 def engine_moves(path: str, boards: Sequence[chess.Board]) -> list[str]:
-    """Return an engine's moves at 37 nodes."""
     with EnginePool(path, num_processes=1, options={"Hash": 1}) as pool:
         return [move.uci() for move in moves_of(EnginePlayer(pool, limit="nodes 37", name="37 nodes"), boards)]
 

@@ -28,7 +28,6 @@ PROBABILITIES = {
 
 
 def written_value(board: chess.Board, move: chess.Move) -> float:
-    """Return the value from the table above."""
     return VALUES[board.board_fen()][move.uci()]
 
 

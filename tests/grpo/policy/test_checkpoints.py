@@ -45,7 +45,6 @@ def trainer() -> NetworkTrainer:
 
 @pytest.fixture
 def folder(trainer: NetworkTrainer, tmp_path: Path) -> Path:
-    """Return the checkpoint of the trainer's second step."""
     return save_checkpoint(tmp_path / "run", trainer.policy, trainer.state(ORIGIN))
 
 
@@ -82,8 +81,6 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
     went_off = tmp_path / "went-off"
 
     class Bomb:
-        """Runs a command when unpickled."""
-
         def __reduce__(self) -> tuple[Any, ...]:
             return os.mkdir, (str(went_off),)
 

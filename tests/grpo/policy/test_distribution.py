@@ -32,13 +32,11 @@ def batch(*counts: int, seed: int = 0, spread: float = 1.5) -> tuple[Tensor, Ten
 
 
 def of(logits_BA: Tensor, is_legal_BA: Tensor | None = None, *, temperature: float = 1.0) -> MoveDistribution:
-    """Return the distribution; without a mask all moves are legal."""
     mask = torch.ones_like(logits_BA, dtype=torch.bool) if is_legal_BA is None else is_legal_BA
     return MoveDistribution.from_logits(logits_BA, mask, temperature=temperature)
 
 
 def row(*numbers: float) -> Tensor:
-    """Return a float64 batch of one row."""
     return torch.tensor([numbers], dtype=torch.float64)
 
 

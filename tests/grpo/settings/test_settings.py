@@ -8,13 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from grpo.metrics.records import Event, Record, refuse_undeclared
-from grpo.settings.tree import (
-    PRESET_FOLDER,
-    ConfigError,
-    Settings,
-    preset_names,
-    read_settings,
-)
+from grpo.settings.tree import PRESET_FOLDER, ConfigError, Settings, preset_names, read_settings
 
 DEFAULT = Settings()
 NUM_TRAIN, HELDOUT_DEPTH = DEFAULT.boards.num_train, DEFAULT.evaluation.heldout_depth
@@ -43,7 +37,6 @@ BAD_SETTINGS = (
 
 
 def leaves(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, default) of every setting below a section."""
     for name, field in section.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from leaves(type(field.default), f"{prefix}{name}.")

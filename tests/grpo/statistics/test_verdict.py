@@ -9,14 +9,7 @@ from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, scr
 from grpo.statistics.halving import halving_rounds, sequential_halving
 from grpo.statistics.intervals import LEVEL, REPEATED_Z, Estimate, p_value, paired_interval
 from grpo.statistics.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
-from grpo.statistics.verdict import (
-    Decision,
-    LadderGain,
-    Verdict,
-    candidates_by_regret,
-    decide,
-    peak_step,
-)
+from grpo.statistics.verdict import Decision, LadderGain, Verdict, candidates_by_regret, decide, peak_step
 
 STRONG = [0.5] * 60 + [0.75] * 40
 WEAK = [1 - score for score in STRONG]

@@ -40,17 +40,14 @@ def seen(entropy: float, *, kl: float = 0.1) -> dict[str, Any]:
 
 
 def decisions(control: Control, entropies: Iterable[float], *, kl: float = 0.1) -> list[Decision]:
-    """Return what the control says of each rollout."""
     return [control.observe(step=step, entropy=entropy, log_num_legal=3.0, kl=kl) for step, entropy in enumerate(entropies, start=1)]
 
 
 def stops(control: Control, entropies: Iterable[float], **changes: Any) -> list[bool]:
-    """Return which rollouts stop training."""
     return [bool(stop) for stop, _ in decisions(control, entropies, **changes)]
 
 
 def names(said: Iterable[Decision]) -> list[tuple[int, str]]:
-    """Return the steps and names of the events."""
     return [(step, event.name) for step, (_, events) in enumerate(said, start=1) for event in events]
 
 

@@ -26,7 +26,6 @@ LOSS = "imitation/validation_loss"
 
 
 def config(**changes: Any) -> PretrainConfig:
-    """Return settings for a run of moments."""
     return PretrainConfig(**{"batch_size": 8, "learning_rate": 1e-2, "steps_per_validation": 3, "num_steps": 300, **changes})
 
 
@@ -41,7 +40,6 @@ def run(settings: PretrainConfig, *, seed: int = 0) -> tuple[NetworkPolicy, list
 
 
 def measures(policy: Any, boards: LabelArrays) -> dict[str, float]:
-    """Return what a look measures on these boards."""
     return validation_metrics(policy, PositionBatch.from_arrays(boards), boards.played)
 
 

@@ -29,7 +29,6 @@ BOUNDS = {"clip_low": 0.2, "clip_high": 0.28}
 
 
 def knobs(*, entropy: float = 0.0, kl: float = 0.0, recovery: float = 0.0) -> Knobs:
-    """Return these coefficients; the temperature is in the distributions."""
     return Knobs(temperature=1.0, entropy_coefficient=entropy, kl_coefficient=kl, recovery_coefficient=recovery, learning_rate=1.0)
 
 
@@ -38,12 +37,10 @@ ALL_TERMS = knobs(entropy=0.3, kl=0.7, recovery=0.5)
 
 
 def numbers(*values: float) -> Tensor:
-    """Return a float64 batch of one row."""
     return torch.tensor([values], dtype=torch.float64)
 
 
 def of(logits_BA: Tensor, legal_BA: Tensor | None = None, temperature: float = 1.0) -> MoveDistribution:
-    """Return the distribution of these logits; without a mask all moves are legal."""
     mask = torch.ones_like(logits_BA, dtype=torch.bool) if legal_BA is None else legal_BA
     return MoveDistribution.from_logits(logits_BA, mask, temperature=temperature)
 
@@ -64,7 +61,6 @@ class Case:
         self.moves = sampled_moves(self.old, self.columns, self.values * self.legal, temperature)
 
     def objective(self, logits: Tensor, knobs: Knobs = ALL_TERMS, **changes: Any) -> Terms:
-        """Return the objective of these logits."""
         parts = {"reference": self.reference, "batch": self.moves, **changes}
         return grpo_objective(of(logits, self.legal, self.temperature), knobs=knobs, **BOUNDS, **parts)
 
@@ -293,7 +289,6 @@ def test_the_metrics_of_sampled_groups_worked_by_hand(temperature: float) -> Non
 
 
 def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
-    """Return what is measured of a minibatch that is cut so."""
     step = Measured(total=2.0, num_rows=2.0)
     for rows in pieces:
         piece = select_rows(sampled(), torch.tensor(rows))
@@ -306,7 +301,6 @@ def pieces_of(pieces: list[list[int]], new: Tensor = NEW) -> Measured:
 
 
 def step_metrics(taken: list[Measured], refused: Measured | None = None) -> dict[str, float]:
-    """Return all metrics of a network's optimizer steps."""
     return loss_metrics("grpo", taken, refused) | network_metrics(taken, refused)
 
 

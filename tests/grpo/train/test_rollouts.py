@@ -28,7 +28,6 @@ def policy() -> NetworkPolicy:
 
 
 def states_of(boards: list[chess.Board]) -> States:
-    """Return the boards as states, in their order."""
     arrays = fake_arrays(boards)
     return States(
         positions=PositionBatch.from_arrays(arrays), values=torch.from_numpy(arrays.values), phases=torch.from_numpy(arrays.phases)
@@ -36,7 +35,6 @@ def states_of(boards: list[chess.Board]) -> States:
 
 
 def roll(policy: MovePolicy, states: States, config: GrpoConfig = CONFIG, *, values: Values | None = None) -> Batch[States]:
-    """Return the rollout from these states."""
     sampler = Sampler(policy=policy, temperature=1.3, seed=0, step=0, max_states=16)
     if config.num_own_moves == 1:
         return sampled_groups(sampler, states, config.group_size)
@@ -44,7 +42,6 @@ def roll(policy: MovePolicy, states: States, config: GrpoConfig = CONFIG, *, val
 
 
 def moves_of(rollout: Batch[States]) -> list[list[chess.Move]]:
-    """Return the moves of each state's surrogate."""
     return [
         [action_move(int(rollout.states.positions.action_ids[row, column]), board.turn) for column in rollout.columns[row, real]]
         for row, (board, real) in enumerate(zip(boards_of(rollout.states), rollout.weights > 0, strict=True))

@@ -40,21 +40,18 @@ def always(moves: Sequence[str]) -> WrittenPolicy:
 
 @pytest.fixture(autouse=True)
 def short_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut games early, and play few at once."""
     monkeypatch.setattr(self_playing, "MAX_PLIES", 12)
     monkeypatch.setattr(self_playing, "_MIN_OPENINGS_PER_BATCH", 8)
 
 
 @pytest.fixture
 def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let games begin at the initial position."""
     monkeypatch.setattr(self_playing, "OPENING_PLIES", 0)
 
 
 def own_games(
     values: Any = None, *, size: int = 8, first_step: int = 0, exclude: frozenset[str] = frozenset(), **settings: Any
 ) -> SelfPlay:
-    """Return own games of few and short games."""
     numbers: dict[str, Any] = {"states_per_step": 4, "self_play_fraction": 0.9, "self_play_states": 40, "self_play_steps": 12}
     config = GrpoConfig(**{**numbers, **settings})
     values = values or MadeUpValues()

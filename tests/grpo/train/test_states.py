@@ -18,7 +18,6 @@ FORCED = chess.Board("7k/8/8/8/8/8/r7/7K w - - 0 1")
 
 
 def source_of(arrays: BoardArrays = ARRAYS, *, size: int = 16, seed: int = 0) -> DatasetStates:
-    """Return the dataset's states."""
     return DatasetStates(arrays, states_per_step=size, seed=seed)
 
 
@@ -53,7 +52,6 @@ def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_kee
 
 
 def left_right(board: chess.Board) -> chess.Board:
-    """Return python-chess's mirror image."""
     return board.transform(chess.flip_horizontal)
 
 

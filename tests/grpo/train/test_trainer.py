@@ -57,7 +57,6 @@ KINDS: list[dict[str, Any]] = [{}, TRAJECTORIES]
 
 
 def trainer_of(config: GrpoConfig = CONFIG, arrays: BoardArrays = ARRAYS, **changes: Any) -> NetworkTrainer:
-    """Return a trainer on the boards."""
     return any_trainer_of(config, arrays, **changes)
 
 
@@ -71,7 +70,6 @@ def double_trainer(**changes: Any) -> NetworkTrainer:
 
 
 def steps(trainer: NetworkTrainer, count: int) -> list[Record]:
-    """Return the records of some steps."""
     return [trainer.step() for _ in range(count)]
 
 
@@ -83,7 +81,6 @@ def state_of(trainer: NetworkTrainer) -> list[Any]:
 
 
 def event_names(record: Record) -> list[str]:
-    """Return what happened."""
     return [event.name for event in record.events]
 
 
@@ -92,7 +89,6 @@ def event_names(record: Record) -> list[str]:
 
 @pytest.fixture
 def no_trust_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every optimizer step be taken."""
     monkeypatch.setattr(training, "MAX_KL_OLD", math.inf)
 
 
@@ -402,8 +398,6 @@ def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.Mon
 
 
 class _SometimesNan(DatasetStates):
-    """The dataset's states, with NaN for values at some steps."""
-
     bad_steps: frozenset[int]
 
     def states(self, step: int) -> States:
@@ -412,7 +406,6 @@ class _SometimesNan(DatasetStates):
 
 
 def trainer_with_nan_at(*bad_steps: int, **changes: Any) -> NetworkTrainer:
-    """Return a trainer that meets NaN values at these steps."""
     config = GrpoConfig(**{**CONFIG.model_dump(), **changes})
     states = _SometimesNan(ARRAYS, states_per_step=config.states_per_step, seed=0)
     states.bad_steps = frozenset(bad_steps)
@@ -508,7 +501,6 @@ def few(policy: NetworkPolicy, **changes: Any) -> NetworkTrainer:
 
 @torch.no_grad()
 def few_now(policy: NetworkPolicy) -> MoveDistribution:
-    """Return the policy on the four boards."""
     return policy.distribution(PositionBatch.from_arrays(FEW), temperature=1.0)
 
 

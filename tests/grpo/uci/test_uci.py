@@ -20,8 +20,6 @@ STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 
 
 class Session:
-    """An engine and all that it has written."""
-
     def __init__(self, *, seed: int = 0, **options: float) -> None:
         self.policy = lively_policy()
         self.num_loads = 0
@@ -39,13 +37,11 @@ class Session:
         return PolicyMoveFinder(self.policy)
 
     def says(self, *commands: str) -> list[str]:
-        """Return what the engine writes to these lines."""
         before = len(self.lines)
         assert all(self.engine.handle(command) for command in commands)
         return self.lines[before:]
 
     def best(self, *commands: str) -> str:
-        """Return the one best move that it writes to these lines."""
         (line,) = (line for line in self.says(*commands) if line.startswith("bestmove"))
         return line.removeprefix("bestmove ")
 

@@ -1,6 +1,5 @@
 """PGN of matches: what was played comes back from two readers, and nothing in a name can break it."""
 
-import io
 from dataclasses import replace
 from datetime import date
 
@@ -9,6 +8,7 @@ import chess.engine
 import chess.pgn
 import pytest
 from doubles import some_boards
+from made_games import games_in
 
 from grpo.base.seeding import numpy_stream
 from grpo.engine.answers import Score
@@ -28,7 +28,6 @@ OPENINGS = [
 
 @pytest.fixture(scope="module")
 def result() -> MatchResult:
-    """Return a match of random movers, some of whose games are adjudicated."""
     first, second = (RandomPlayer(numpy_stream(0, side)) for side in ("first", "second"))
     second.name = "random, nodes 50"  # type: ignore[misc]
     played = play_match(first, second, OPENINGS, max_plies=60)
@@ -39,24 +38,14 @@ def result() -> MatchResult:
     return replace(played, games=games, is_adjudicated=True)
 
 
-def by_python_chess(text: str) -> list[chess.pgn.Game]:
-    """Return the games that python-chess reads, all without complaint."""
-    stream, games = io.StringIO(text), []
-    while (game := chess.pgn.read_game(stream)) is not None:
-        assert game.errors == []
-        games.append(game)
-    return games
-
-
 def white_score(result: str) -> float:
-    """Return what a result says for White."""
     return {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
 
 
 def test_moves_openings_players_and_results_as_played_and_adjudicated_come_back(result: MatchResult) -> None:
     text = event_pgn([result], event="a match", seed=3, played_on=DAY, facts={"Run": "42"})
     assert "\n50... " in text
-    games = by_python_chess(text)
+    games = games_in(text)
     assert len(games) == len(result.games) == 2 * len(OPENINGS)
     assert {played.adjudicated for played in result.games} == {0.0, 0.5, 1.0, None}
     for played, game in zip(result.games, games, strict=True):
@@ -75,21 +64,14 @@ def test_moves_openings_players_and_results_as_played_and_adjudicated_come_back(
 
 
 def one_game(moves: str, *, first: str = "a", opening: str = chess.STARTING_FEN) -> MatchResult:
-    """Return a match of one game of these moves."""
     game = PlayedGame(opening=opening, first_is_white=True, moves=tuple(moves.split()), end=End.PLY_CAP, score=0.5)
     return MatchResult(first=first, second="b", games=(game,))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        'the "best" policy, 50 %; {x}',
-        "ends with a backslash\\",
-    ],
-)
+@pytest.mark.parametrize("name", ['the "best" policy, 50 %; {x}', "ends with a backslash\\"])
 def test_no_name_can_break_a_header(name: str) -> None:
     text = event_pgn([one_game("e2e4 e7e5", first=name)], event=name, seed=0, played_on=DAY, facts={"Run": name})
-    [theirs] = by_python_chess(text)
+    [theirs] = games_in(text)
     assert theirs.headers["White"].replace('\\"', '"').replace("\\\\", "\\") == name, "python-chess does not undo the standard's escapes"
     assert [move.uci() for move in theirs.mainline_moves()] == ["e2e4", "e7e5"]
 
@@ -109,6 +91,6 @@ def test_a_chosen_game_has_a_tag_and_comments() -> None:
         "40... Kg8 {[%eval #2] probability 100.0%, win 0.0%} 41. Qf7+ {[%eval 1.00] win 59.1%}"
         " 41... Kh8 {probability 25.0%, win 100.0%} 42. Qf5 {[%eval #2] probability 25.0%, win 100.0%} 1/2-1/2"
     ), "Lichess: 100 centipawns are 59.1 %; the engine's mate in 3 is one in 2 after its first move, and after a mating move none is left"
-    [their] = by_python_chess(text)
+    [their] = games_in(text)
     evals = [chess.engine.Mate(2), chess.engine.Cp(100), chess.engine.Mate(2)]
     assert [node.eval().white() for node in their.mainline() if node.eval()] == evals  # type: ignore[union-attr]

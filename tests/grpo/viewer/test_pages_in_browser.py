@@ -41,8 +41,6 @@ POLICY = NetworkCompetitor(new_policy(TINY, seed=1, device=CPU))
 
 
 class Page:
-    """The one tab of a browser."""
-
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
         errors = "window.failures = []; addEventListener('error', (event) => failures.push(event.message));"
@@ -56,22 +54,18 @@ class Page:
 
     @contextmanager
     def screen(self, width: int, height: int) -> Iterator[None]:
-        """Give the page a screen of this size."""
         self._resize(width, height)
         yield
         self._resize(WIDTH, 900)
 
     def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until this holds."""
         WebDriverWait(self.driver, 60).until(lambda _: is_so())
 
     def wait_for(self, *texts: str) -> None:
-        """Wait until all of these can be read."""
         wait = WebDriverWait(self.driver, 60, ignored_exceptions=[StaleElementReferenceException])
         wait.until(lambda driver: all(text in driver.find_element(By.TAG_NAME, "body").text for text in texts), str(texts))
 
     def find(self, css: str) -> list[WebElement]:
-        """Return the elements of a CSS selector."""
         return self.driver.find_elements(By.CSS_SELECTOR, css)
 
     def click(self, text: str) -> None:
@@ -82,16 +76,13 @@ class Page:
         found[-1].click()
 
     def middle(self, square: str) -> tuple[int, int]:
-        """Return the middle of a square of the board."""
         place = self.find(f"#board [data-square={square}]")[0].rect
         return int(place["x"] + place["width"] / 2), int(place["y"] + place["height"] / 2)
 
     def disabled(self) -> list[str]:
-        """Return the buttons of the play page that are gray."""
         return [each.get_attribute("id") or "" for each in self.find(".row button:disabled")]
 
     def run(self, script: str) -> object:
-        """Return what a script returns in the page."""
         result: object = self.driver.execute_script(script)
         return result
 
@@ -144,7 +135,6 @@ def test_the_viewer_goes_through_games_by_buttons_keys_moves_and_curve(page: Pag
 
 
 def new_server(finished: list[HumanGame], *starts: str) -> PlayServer:
-    """Return a server of games that begin with these positions, in turn."""
     player, left = BestMovePlayer(POLICY.policy, "tiny"), iter(starts)
 
     def new_game(white: bool | None) -> HumanGame:

@@ -39,7 +39,6 @@ def everything(step: int, *events: Event) -> Record:
 
 
 def page_of(step: str, seen: Seen) -> list[CardPart]:
-    """Return the parts of a step's card."""
     return list(import_module(f"steps.{step}").card(seen))
 
 

@@ -4,14 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from doubles import CPU, TINY
-
-from grpo.policy.policy import new_policy
+from doubles import saved_policy
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The home of the commands, where they work on the CPU."""
     for name in ("MLFLOW_TRACKING_URI", "CHESS_GRPO_STORE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CHESS_GRPO_DEVICE", "cpu")
@@ -21,10 +18,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
-    """Return the folder of a tiny policy."""
-    (folder := tmp_path / "policy").mkdir()
-    new_policy(TINY, seed=1, device=CPU).save(folder)
-    return folder
+    return saved_policy(tmp_path / "policy", 1)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ BOARDS = some_boards(40)
 
 
 def moves(*texts: str, machine: Machine, seed: int = 0) -> list[list[str]]:
-    """Return what each named player answers on the boards."""
     contestants = [parse_contestant(text) for text in texts]
     with entered(contestants, machine, seed=seed) as entrants:
         return [[move.uci() for move in entrant.player.choose(BOARDS, range(len(BOARDS)))] for entrant in entrants]

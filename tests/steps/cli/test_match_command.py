@@ -1,15 +1,14 @@
 """The command `match`: what it prints and writes of games, and what it refuses before any game."""
 
-import io
 import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
-import chess.pgn
 import pytest
 from doubles import CPU
+from made_games import games_in
 from scripted_engine import ScriptedEngine
 
 from grpo.language.model.policy import load_model
@@ -31,10 +30,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     for said in ("as played", "adjudicated", "ends", "3 distinct openings; pairs of games are the sample"):
         assert said in out
     assert len(re.findall(r"^  (?:as played|adjudicated) +0\.\d{3} \[.*\] = [+-]\d+ Elo \[.*\], 3 pairs$", out, flags=re.MULTILINE)) == 2
-    text, games = io.StringIO((tmp_path / "one.pgn").read_text()), []
-    while (game := chess.pgn.read_game(text)) is not None:
-        assert not game.errors
-        games.append(game)
+    games = games_in((tmp_path / "one.pgn").read_text())
     assert len(games) == 6
     assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "stockfish:nodes=1,random=.5"}
     assert len({game.headers["FEN"] for game in games}) == 3

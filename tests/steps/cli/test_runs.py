@@ -22,7 +22,6 @@ DATA = "3,300 boards of engine games; dataset "
 
 
 def document(folder: Path, **changes: Any) -> dict[str, dict[str, Any]]:
-    """Return the files of a step `report`."""
     return {"report": {RESULTS: made_results(folder, made_reports(**changes)).model_dump(mode="json")}}
 
 

@@ -13,7 +13,6 @@ ROOKS = "1k6/8/1K6/8/8/8/8/6RR b - - 0 1"
 
 @pytest.fixture
 def run(console: Run, policy: Path) -> Run:
-    """Return what runs the command on a tiny policy."""
     return lambda *words: console("solve", policy, *words)
 
 

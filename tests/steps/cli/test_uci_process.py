@@ -28,8 +28,6 @@ FIRST_COMMANDS = ("uci", "debug", "isready", "setoption", "register", "ucinewgam
 
 
 class Engine:
-    """The process of a policy, seen from a chess program."""
-
     def __init__(self, model: Path) -> None:
         command, pipe = [sys.executable, "-m", "steps.cli.main", "uci", "--model", str(model)], subprocess.PIPE
         # Whoever runs the tests may ignore interrupts, as shells do for what they start in the background; children inherit that.

@@ -19,7 +19,7 @@ from presets import tiny_settings
 from grpo.settings.tree import Settings, read_settings
 from steps.cli.main import main
 from steps.job import preflight as checks
-from steps.job.preflight import PreflightError, examine, preflight, table
+from steps.job.preflight import PreflightCheck, PreflightError, checked, examine, preflight, table
 from steps.run.machine import Machine
 from steps.start import start
 
@@ -41,6 +41,11 @@ def machine(home: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def failures(machine: Machine, settings: Settings | None = None) -> dict[str, str]:
     found = preflight(settings or tiny_settings(), machine)
     return {check.what: check.detail for check in found if not check.is_fine}
+
+
+def tracking_of(machine: Machine) -> PreflightCheck:
+    """Return the one check of the tracking store; others start an engine."""
+    return checked("tracking", lambda: checks._tracking(machine))
 
 
 @pytest.mark.parametrize(
@@ -127,9 +132,9 @@ def test_a_user_without_a_home_folder_is_told_which_variable_to_set(
 def test_an_address_at_which_no_tracking_store_can_ever_be_is_refused_with_the_reason(
     address: str, complaint: str, machine: Machine
 ) -> None:
-    said = failures(replace(machine, tracking_uri=address))
-    assert said.keys() == {"tracking"}
-    assert re.search(complaint, said["tracking"])
+    check = tracking_of(replace(machine, tracking_uri=address))
+    assert not check.is_fine
+    assert re.search(complaint, check.detail)
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -179,8 +184,7 @@ def test_what_answers_and_will_never_work_is_refused_in_the_servers_own_words_an
         monkeypatch.setenv("http_proxy", address)
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-    looked_at = replace(machine, tracking_uri="http://tracker.invalid" if is_proxied else address)
-    [check] = [each for each in preflight(tiny_settings(), looked_at) if each.what == "tracking"]
+    check = tracking_of(replace(machine, tracking_uri="http://tracker.invalid" if is_proxied else address))
     assert (check.is_fine, check.is_warning) == (not complaint, not complaint)
     assert re.search(complaint, check.detail)
     assert len(check.detail) < 700

@@ -133,7 +133,6 @@ def test_a_fresh_run_computes_what_the_store_has(store: Store) -> None:
 
 
 def test_an_output_names_the_code_that_made_it_and_not_that_of_the_runs_first_launch(store: Store) -> None:
-    """R9."""
     flow = flow_of(store)
     flow.job["code"]["commit"] = "the commit of the first launch"
     assert store.manifest(run(STEP, flow))["code"] == {**describe_code(), "fresh": ""}

@@ -26,7 +26,6 @@ def results(tmp_path: Path) -> Results:
 
 
 def pages_of(results: Results) -> dict[str, str]:
-    """Return every page of the results."""
     notes = {role: page("version", results=results, role=role) for role in ("champion", "peak")}
     texts = {name: page(name, results=results) for name in ("report", "description")}
     card = page("model_card", results=results, run="17", policy_step=100, described=NETWORK, hashes={"weights": "e" * 64})

@@ -38,7 +38,6 @@ SMALL = LanguageConfig.model_validate(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, give_tables: Callable[[Path], Path]) -> TrackedRun:
-    """A run that has registered its policies."""
     home = give_tables(tmp_path_factory.mktemp("home"))
     run = TrackedRun(machine_of(home, sqlite_address(home / "mlflow.db")))
     run.select()

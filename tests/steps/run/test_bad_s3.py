@@ -69,7 +69,6 @@ def test_an_answer_that_breaks_off_is_not_taken_for_the_whole(days: BadDays, tmp
 
 
 def test_an_object_whose_answer_is_cut_is_read_again(days: BadDays) -> None:
-    """R10."""
     days.faults = ["cut 1000", "cut 7000"]
     assert objects(days).get("games.pgn") == CONTENT
     days.faults = ["cut 1000"] * 3

@@ -1,5 +1,6 @@
 """What a scheduler has started ends when it is killed, each in its way: at once, after a save, or after its own end's work."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forking import has_ended
 
 from steps.run.processes import PARENT_VARIABLE
 
@@ -50,14 +52,6 @@ def start(role: str, folder: Path, **more: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", PROCESS, role, str(folder)], env=environment, cwd=Path(__file__).parents[3])
 
 
-def is_running(pid: int) -> bool:
-    """Return whether it runs; nobody waits for those whose parent was killed but init, if there is one."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_all_that_a_killed_scheduler_has_started_ends_each_in_its_way(tmp_path: Path) -> None:
     scheduler, children = start("scheduler", tmp_path), [child for each in CHILDREN.values() for child in each]
     wait_until(lambda: all((tmp_path / f"{child}.ready").exists() for child in children))
@@ -65,9 +59,9 @@ def test_all_that_a_killed_scheduler_has_started_ends_each_in_its_way(tmp_path: 
     scheduler.send_signal(signal.SIGKILL)
     scheduler.wait()
     try:
-        wait_until(lambda: not any(is_running(pid) for pid in pids))
+        wait_until(lambda: all(map(has_ended, pids)))
     finally:
-        for pid in filter(is_running, pids):
+        for pid in itertools.filterfalse(has_ended, pids):
             os.kill(pid, signal.SIGKILL)
     assert (tmp_path / "saving.saved").exists(), "it had time to save"
     assert (tmp_path / "launcher.job_ended").exists(), "what is done at the end was done"

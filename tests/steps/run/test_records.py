@@ -23,11 +23,16 @@ VERSION = "5e" * 12
 OUTPUT = StepOutput(step="end", version=VERSION, output_hash="0f" * 32, reused=False)
 
 
-@pytest.fixture(params=["folder", "S3"])
+@pytest.fixture
 def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
-    if request.param == "S3":
+    """Return the runs of a store in a folder, or in S3 where a test asks for that too: what both stores promise is in test_store.py."""
+    is_s3 = getattr(request, "param", "folder") == "S3"
+    if is_s3:
         request.getfixturevalue("aws")
-    return Runs(Store("s3://shop/x" if request.param == "S3" else tmp_path, tmp_path))
+    return Runs(Store("s3://shop/x" if is_s3 else tmp_path, tmp_path))
+
+
+IN_BOTH = pytest.mark.parametrize("runs", ["folder", "S3"], indirect=True)
 
 
 @pytest.fixture
@@ -100,6 +105,7 @@ def test_a_run_that_its_user_stopped_says_so_until_it_goes_on(runs: Runs, gone: 
     assert runs.close(read(runs, "17")).error == "its process is gone: it was killed, or its machine was lost"
 
 
+@IN_BOTH
 def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
     runs.begin_run(facts("17", label="first try"))
     runs.begin_run(facts("17", started=2.0))
@@ -120,6 +126,7 @@ def test_a_run_is_read_back_as_it_was_recorded(runs: Runs) -> None:
     assert runs.get("18") is runs.get("../17") is None
 
 
+@IN_BOTH
 def test_runs_come_newest_first_whatever_their_names(runs: Runs) -> None:
     for name in ("1764146715123456", "2", "10"):
         runs.begin_run(facts(name))
@@ -146,7 +153,6 @@ def changed(data: bytes, how: str) -> bytes:
 
 @pytest.mark.parametrize("how", ["no JSON", "a flipped bit", "a key more", "a key less", "a path for a run", "text for a number"])
 def test_a_damaged_or_foreign_record_is_named_and_passed_over(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """R3."""
     runs = Runs(Store(tmp_path, tmp_path))
     for name in ("1", "2"):
         runs.begin_run(facts(name))
@@ -165,7 +171,6 @@ def test_a_damaged_or_foreign_record_is_named_and_passed_over(how: str, tmp_path
 
 
 def test_records_of_a_renamed_folder_are_named_and_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """R3."""
     runs = Runs(Store(tmp_path, tmp_path))
     runs.begin_run(facts("1"))
     (tmp_path / "runs" / "1").rename(tmp_path / "runs" / "my run")

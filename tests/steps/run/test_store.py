@@ -46,8 +46,6 @@ def count_to(last: int, *, kill_at: int | None = None) -> Body:
 
 
 class Machines:
-    """Machines with a home each and one store."""
-
     def __init__(self, place: str | Path, homes: Path) -> None:
         self.place, self.homes = place, homes
 
@@ -67,7 +65,6 @@ class Machines:
         return making.output
 
     def found(self, name: str = "one", version: str = "v1") -> StepOutput | None:
-        """Return what a machine finds, and make nothing."""
         with self.store(name).making("finetune", version) as making:
             return making.output
 
@@ -215,18 +212,18 @@ def test_after_a_machine_was_lost_at_any_request_another_makes_the_equal_output(
         return call(self, *arguments)
 
     monkeypatch.setattr("botocore.client.BaseClient._make_api_call", counted)
-    cloud.make("whole", count_to(3), version="whole")
+    cloud.make("whole", count_to(2), version="whole")
     num_calls = 10_000 - num_left
     assert num_calls > 10
     for number in range(num_calls):
         num_left, version = number, f"v{number}"
         with pytest.raises(Killed):
-            cloud.make(f"lost-{number}", count_to(3), version=version)
+            cloud.make(f"lost-{number}", count_to(2), version=version)
         num_left = 10_000
         names = [key for key in objects().keys(f"progress/finetune/{version}/") if key.endswith("index.json")]
         for name in ("another", f"lost-{number}"):
-            made = cloud.make(name, count_to(3), version=version)
-            assert (cloud.store(name).open(made) / "numbers").read_text() == "3"
+            made = cloud.make(name, count_to(2), version=version)
+            assert (cloud.store(name).open(made) / "numbers").read_text() == "2"
         assert objects().keys(f"progress/finetune/{version}/") == []
         assert len(cloud_keys(f"outputs/finetune/{version}/")) == 1
         if names and not any("outputs" in name for name in files(cloud.homes / f"lost-{number}")):

@@ -23,7 +23,6 @@ def runs(tmp_path: Path) -> Runs:
 
 
 def timed(run: Run | None, seconds: dict[str, float], **changes: Any) -> Run:
-    """Return a run whose finished steps took so long."""
     assert run is not None
     run.__dict__["attempts"] = tuple(
         replace(each, started=FIRST, ended=FIRST + seconds[each.step], output={**each.output, **changes})  # type: ignore[typeddict-item]

@@ -28,14 +28,12 @@ def at_work(tmp_path: Path, **given: Any) -> Work:
 
 
 def say(work: Work, records: Iterable[Record]) -> None:
-    """Log records as the training loop does: each with its time aside."""
     for record in records:
         work.log(record)
         work.log(Record(record.step, {"time/rollout": record.step / 7}), is_aside=True)
 
 
 def journal(tmp_path: Path) -> list[tuple[int, bool]]:
-    """Return step and kind of each line on the disk."""
     return [(row["record"]["step"], row["aside"]) for row in read_journal(tmp_path / "progress")]
 
 
@@ -106,7 +104,6 @@ def test_a_digit_that_flips_in_the_journal_is_noticed(at: int, tmp_path: Path) -
 
 
 def test_records_of_other_code_are_read_with_their_names_as_they_are(tmp_path: Path) -> None:
-    """R6."""
     (tmp_path / HISTORY).write_text('{"step": 3, "no/such": 1, "events": [{"name": "unheard of", "message": "it happened"}]}\n')
     assert read_history(tmp_path) == [Record(3, {"no/such": 1}, (Event("unheard of", "it happened"),))]
     for foreign in (

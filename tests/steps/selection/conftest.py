@@ -8,5 +8,4 @@ from made_selection import write_inputs
 
 @pytest.fixture(scope="session")
 def inputs(stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Boards, a fresh policy, three checkpoints and a ladder."""
     return write_inputs(tmp_path_factory.mktemp("inputs"), stockfish)

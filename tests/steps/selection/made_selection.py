@@ -1,6 +1,5 @@
 """A selection among tiny policies: what its steps take in, the steps one after the other, and what they leave."""
 
-import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,9 @@ from typing import Any
 import chess
 import chess.pgn
 import pytest
-from doubles import CPU, TINY, some_boards
+from doubles import CPU, TINY, saved_policy, some_boards
 from made_boards import write_boards
+from made_games import games_in
 from made_work import work_in
 from presets import TEST, tiny_settings
 
@@ -65,31 +65,20 @@ def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> None:
 
 
 def settings(inputs: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> Settings:
-    """Return the small settings, with openings of the book, and changed."""
     text = f'{_MAIN}evaluation.opening_book = "{inputs["openings"]}"'
     return settings_over(read_settings(text).model_dump(mode="json"), changes or {})
 
 
 def dataset_boards() -> list[chess.Board]:
-    """Return the dataset's boards."""
     return some_boards(NUM_BOARDS, max_plies=60)
 
 
-def write_policy(folder: Path, seed: int) -> Path:
-    """Write a policy whose weights have this seed."""
-    folder.mkdir()
-    new_policy(TINY, seed=seed, device=CPU).save(folder)
-    return folder
-
-
 def write_checkpoint(finetuned: Path, step: int, policy: NetworkPolicy | None = None) -> None:
-    """Write a checkpoint, by default of fresh weights."""
     state = TrainingState(step=step, control={}, facts={}, tensors={})
     save_checkpoint(finetuned / CHECKPOINTS, policy or new_policy(TINY, seed=step, device=CPU), state)
 
 
 def write_finetuned(folder: Path, steps: Sequence[int] = tuple(REGRETS), regrets: Mapping[int, float] = REGRETS) -> Path:
-    """Write a checkpoint of fresh weights for each step, and their history."""
     (folder / CHECKPOINTS).mkdir(parents=True)
     for step in steps:
         write_checkpoint(folder, step)
@@ -128,7 +117,7 @@ def write_inputs(root: Path, engine: str) -> dict[str, Path]:
     return {
         "openings": root / "book.epd",
         "join_boards": root / "boards",
-        "pretrain": write_policy(root / "pretrained", 0),
+        "pretrain": saved_policy(root / "pretrained", 0),
         "finetune": write_finetuned(root / "finetuned"),
         "calibrate": step(calibrate, root / "calibrated", tiny_settings(), {}, engine=engine),
     }
@@ -136,15 +125,12 @@ def write_inputs(root: Path, engine: str) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Selection:
-    """The three steps of a selection, one after the other."""
-
     screened: Path
     parts: list[Path]
     selected: Path
 
     @property
     def report(self) -> Any:
-        """The report of `select`."""
         return read_json(self.selected / REPORT)
 
     def hashes(self) -> dict[str, str]:
@@ -153,24 +139,19 @@ class Selection:
 
     def games(self) -> dict[str, list[chess.pgn.Game]]:
         """Return the games of `games.pgn` by event, as python-chess reads them."""
-        text = io.StringIO((self.selected / PGN).read_text())
         games: dict[str, list[chess.pgn.Game]] = {}
-        while (game := chess.pgn.read_game(text)) is not None:
-            assert not game.errors
+        for game in games_in((self.selected / PGN).read_text()):
             games.setdefault(game.headers["Event"], []).append(game)
         return games
 
 
 @dataclass
 class Selections:
-    """Runs selections, each in a folder of its own."""
-
     root: Path
     inputs: Mapping[str, Path]
     engine: str
 
     def run(self, changes: Mapping[str, Any] | None = None, *, num_parts: int = 1, **inputs: Path) -> Selection:
-        """Return a selection, with other settings or inputs than the usual ones."""
         place, given = self.root / f"selection-{len(list(self.root.iterdir()))}", settings(self.inputs, changes)
         taken = {**self.inputs, **inputs}
         taken["screen"] = step(screen, place / "screen", given, taken, engine=self.engine)
@@ -183,5 +164,4 @@ class Selections:
 
 
 def openings_of(games: Sequence[chess.pgn.Game]) -> list[str]:
-    """Return the key of each game's opening."""
     return [position_key(game.board()) for game in games]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from doubles import CPU
+from doubles import CPU, saved_policy
 from made_documents import made_reports, made_results
 from made_selection import (
     NUM_BOARDS,
@@ -25,7 +25,6 @@ from made_selection import (
     step,
     write_checkpoint,
     write_finetuned,
-    write_policy,
 )
 from presets import tiny_settings
 
@@ -148,8 +147,7 @@ def test_a_clearly_better_candidate_is_promoted_and_its_weights_are_the_champion
 
 @pytest.fixture(scope="module")
 def other_champion(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The policy of another run."""
-    return write_policy(tmp_path_factory.mktemp("other") / "champion", 77)
+    return saved_policy(tmp_path_factory.mktemp("other") / "champion", 77)
 
 
 SHORT = {"selection": {"num_candidates": 2, "num_confirmation_pairs": 5, "num_sampled_pairs": 2}, "evaluation": {"max_plies": 6}}
@@ -174,7 +172,6 @@ def decision_of(found: Selection) -> tuple[Any, Any, Any]:
 
 
 def assert_kept(found: Selection, verdict: Verdict, inputs: dict[str, Path]) -> None:
-    """Assert that the initial policy stays champion, with this verdict."""
     assert decision_of(found) == (verdict, False, False)
     assert found.report["champion_step"] == PRETRAINED_STEP
     for name in (WEIGHTS, FACTS):

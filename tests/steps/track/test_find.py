@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from doubles import CPU, TINY
+from doubles import saved_policy
 from made_runs import CHAMPION_AT, PEAK_AT, MadeRun, machine_of, make_run, weights_at, write_policy, write_step
 
 from grpo.base.files import CorruptError, read_json, sha256_file, write_json
 from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError
-from grpo.policy.policy import new_policy
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.track import registry
@@ -36,7 +35,6 @@ REGISTERED = {
 
 
 def spoil(path: Path) -> None:
-    """Change one byte in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o644)
@@ -160,16 +158,9 @@ def test_another_machines_run_of_the_same_id_is_not_taken_for_the_versions_own(
     assert named_policy("champion", home, role="champion").output is None
 
 
-def policy_in(folder: Path) -> Path:
-    """Write a tiny policy and return its folder."""
-    folder.mkdir(parents=True)
-    new_policy(TINY, seed=3, device=CPU).save(folder)
-    return folder
-
-
 def test_a_policy_is_found_by_its_folder_with_its_step_where_that_is_known(home: Machine, tmp_path: Path) -> None:
     write_step(tmp_path, "finetune")
-    checkpoint, bare = tmp_path / "checkpoints" / f"step-{PEAK_AT:08d}", policy_in(tmp_path / "mine")
+    checkpoint, bare = tmp_path / "checkpoints" / f"step-{PEAK_AT:08d}", saved_policy(tmp_path / "mine", 3)
     assert find_policy(str(checkpoint), home) == FoundPolicy(folder=checkpoint, run=checkpoint.name, policy_step=PEAK_AT)
     found = find_policy(str(bare), home)
     assert found == FoundPolicy(folder=bare, run="mine", policy_step=None)
@@ -192,7 +183,7 @@ def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: 
 
 
 def test_another_action_table_an_unreadable_description_and_missing_weights_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    folder = policy_in(tmp_path / "mine")
+    folder = saved_policy(tmp_path / "mine", 3)
     facts = read_json(folder / FACTS)
     write_json(folder / FACTS, {**facts, "action_table": "deadbeef" * 8})
     with pytest.raises(IncompatibleError, match="action_table is deadbeefdead"):
@@ -208,7 +199,7 @@ def test_another_action_table_an_unreadable_description_and_missing_weights_are_
 
 
 def test_a_folder_and_a_run_are_found_without_torch_or_tracker(home: Machine, tmp_path: Path) -> None:
-    folder = policy_in(tmp_path / "mine")
+    folder = saved_policy(tmp_path / "mine", 3)
     script = (
         "import json, sys; from steps.run.machine import Machine; from steps.track.find import find_policy;"
         f"[find_policy(name, Machine.here()) for name in ({str(folder)!r}, 'last', 'run-1/2')];"

@@ -12,7 +12,7 @@ from made_runs import machine_of
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from ports import free_port
-from tracked_runs import SETTINGS, TrackedRun, client_of, counts, curve, forget, rows_of, told
+from tracked_runs import SETTINGS, TrackedRun, client_of, counts, curve, rows_of, told
 
 from grpo.metrics.records import Record
 from steps.names import RESULTS
@@ -48,7 +48,6 @@ def test_a_run_is_there_with_parameters_curves_pages_and_its_verdict(here: Machi
 
 
 def test_the_dataset_is_an_input_and_a_parameter_of_the_run_and_the_registered_policies_name_it(here: Machine) -> None:
-    """A3."""
     files = {**SETTINGS, "boards": {**SETTINGS["boards"], "files": ["games/own.pgn"]}}
     run = TrackedRun(here, settings=files)
     run.step("join_boards")
@@ -86,7 +85,6 @@ ACCOUNTS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKIN
 def test_an_account_goes_to_no_address_but_the_one_that_it_was_given_for(
     held: str, here: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R2a."""
     asked: list[str] = []
     monkeypatch.setattr(TrackingStore, "client", property(lambda store: asked.append(store._uri)))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -112,7 +110,6 @@ def test_the_password_of_a_database_goes_to_no_other_database(here: Machine, mon
 
 
 def test_a_damaged_copy_in_the_store_of_outputs_is_not_told_as_a_fault_of_the_tracking_store(here: Machine) -> None:
-    """R10."""
     run = TrackedRun(here)
     run.step("finetune", curve("grpo/entropy", 3))
     with patch.object(Store, "open", side_effect=StoreError("s3://shop: S3 refuses (AccessDenied)")):
@@ -130,7 +127,6 @@ def test_metrics_of_other_code_are_logged_with_their_names(here: Machine, monkey
 
 
 def test_a_database_that_is_empty_again_gets_everything_when_it_is_asked_for(here: Machine, give_tables: Any, tmp_path: Path) -> None:
-    """R8."""
     run = TrackedRun(here)
     run.select()
     assert run.publish() == ""
@@ -147,7 +143,6 @@ def test_a_database_that_is_empty_again_gets_everything_when_it_is_asked_for(her
 
 
 def test_a_slow_server_costs_a_start_its_limit_and_no_more(here: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R5."""
     slow = TrackedRun(here, "1", tracking="http://slow.org")
     release = threading.Event()
     monkeypatch.setattr("steps.track.publish._View.publish", lambda *_: "" * release.wait())
@@ -172,18 +167,6 @@ def test_a_failed_run_says_what_happened_in_which_step(here: Machine) -> None:
     assert "resume --origin-run-id 7" in note
 
 
-def test_rows_that_the_store_has_lost_are_found_by_counting_and_sent_again(here: Machine) -> None:
-    run = TrackedRun(here)
-    run.step("finetune", curve("grpo/entropy", 6))
-    assert run.publish() == ""
-    before = told(here.home)
-    with sqlite3.connect(here.home / "mlflow.db") as database:
-        assert database.execute("DELETE FROM metrics WHERE step IN (2, 5)").rowcount > 4
-    forget(run)
-    assert run.publish() == ""
-    assert told(here.home) == before
-
-
 def test_rows_that_the_store_lost_after_a_call_that_succeeded_are_sent_before_the_step_is_called_logged(here: Machine) -> None:
     run, known = TrackedRun(here), Known()
     attempt = run.begin("finetune")
@@ -194,18 +177,6 @@ def test_rows_that_the_store_lost_after_a_call_that_succeeded_are_sent_before_th
     run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
     assert publish(run.run, run.store, here, task=("finetune", ""), known=known) == ""
     assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
-
-
-def test_what_a_second_try_of_a_logged_step_adds_is_logged_too(here: Machine) -> None:
-    run = TrackedRun(here)
-    attempt = run.begin("finetune")
-    run.work(attempt, curve("grpo/entropy", 3))
-    attempt.end("failed", error="the disk was full")
-    assert run.publish() == ""
-    run.step("finetune", curve("grpo/entropy", 6))
-    assert run.publish() == ""
-    assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
-    assert told(here.home)["runs"]["07 finetune"]["status"] == "FINISHED"
 
 
 def test_long_texts_are_cut_to_what_every_store_takes(here: Machine) -> None:
@@ -239,7 +210,6 @@ def test_a_refusal_is_told_as_one_and_the_rest_is_logged(here: Machine, monkeypa
 
 
 def test_a_home_with_any_characters_has_its_store_there(tmp_path: Path) -> None:
-    """B5."""
     home = tmp_path / "a?b c#d"
     machine = machine_of(home, sqlite_address(home / "mlflow.db"))
     assert TrackedRun(machine).publish() == ""

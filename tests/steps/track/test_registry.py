@@ -92,7 +92,6 @@ def finished(machine: Machine) -> Callable[..., TrackedRun]:
 
 
 def peak_at(low: float) -> Estimate:
-    """Return a peak's score with this lower bound."""
     return Estimate(value=0.61, low=low, high=0.6123)
 
 
@@ -121,7 +120,6 @@ def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
 
 
 def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(finished: Callable[..., TrackedRun], machine: Machine) -> None:
-    """U3."""
     runs = {preset: finished(preset=preset, peak=peak_at(low)) for preset, low in (("default", 0.5), ("smoke", 0.6))}
     for preset, run in runs.items():
         peak, champion = (named(name, machine, preset) for name in ("peak", "champion"))
@@ -175,40 +173,34 @@ def test_of_two_homes_that_register_a_policy_at_once_one_version_is_left(
 # What others may have written.
 
 
-def tag(machine: Machine, number: str, **changed: Any) -> None:
-    """Change what a version says of its policy, as everybody with an account can; None takes a key away."""
-    client = client_of(machine.home)
-    found = client.get_model_version("chess-policy-default", number)
-    facts = {name: fact for name, fact in (json.loads(found.tags["chess_grpo.policy"]) | changed).items() if fact != "none"}
-    client.set_model_version_tag("chess-policy-default", number, "chess_grpo.policy", json.dumps(facts))
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"files": "/../../../precious"},
-        {"run": "../precious"},
-        {"role": "../precious"},
-        {"output_hash": "../precious"},
-        {"policy_step": -1},
-        {"policy_step": "1"},
-        {"low": "high"},
-        {"more": 1},
-        {"files": "none"},
-    ],
+FOREIGN_TAGS: tuple[dict[str, Any], ...] = (
+    {"files": "/../../../precious"},
+    {"run": "../precious"},
+    {"role": "../precious"},
+    {"output_hash": "../precious"},
+    {"policy_step": -1},
+    {"policy_step": "1"},
+    {"low": "high"},
+    {"more": 1},
+    {"files": "none"},
 )
-def test_a_tag_that_this_code_did_not_write_leads_nowhere(
-    changed: dict[str, Any], finished: Callable[..., TrackedRun], machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+
+
+def test_a_tag_that_this_code_did_not_write_leads_nowhere(finished: Callable[..., TrackedRun], machine: Machine) -> None:
     """R2b: a tag became part of a path that is deleted before anything is verified."""
     finished()
     (precious := machine.home.parent / "precious").mkdir()
     (precious / "file").write_text("work of years")
-    tag(machine, "2", **changed)
-    for name in ("champion", "v2"):
-        with pytest.raises(ForeignError, match="version 2 of chess-policy-default in the registry was not written by this code"):
-            find_policy(name, replace(machine, store=""))
-    assert named("peak", machine).number == 1, "others are not touched by it"
+    client = client_of(machine.home)
+    written = client.get_model_version("chess-policy-default", "2").tags[registry._POLICY]
+    for changed in FOREIGN_TAGS:
+        # As everybody with an account can.
+        facts = {name: fact for name, fact in (json.loads(written) | changed).items() if fact != "none"}
+        client.set_model_version_tag("chess-policy-default", "2", registry._POLICY, json.dumps(facts))
+        for name in ("champion", "v2"):
+            with pytest.raises(ForeignError, match="version 2 of chess-policy-default in the registry was not written by this code"):
+                find_policy(name, replace(machine, store=""))
+        assert named("peak", machine).number == 1, "others are not touched by it"
     assert (precious / "file").read_text() == "work of years"
 
 
@@ -223,7 +215,6 @@ def test_no_path_below_the_home_is_left_even_by_a_version_that_passed_the_door(m
 def test_an_alias_that_a_foreign_version_has_stays_with_it_and_a_model_with_a_strange_name_is_passed_over(
     made_by: str, finished: Callable[..., TrackedRun], machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """R4."""
     client = client_of(machine.home)
     for model in ("chess-policy-default", "chess-policy-", "chess-policy-.. x"):
         client.create_registered_model(model)

@@ -46,7 +46,6 @@ def language(*, min_parse_rate: float, num_steps: int) -> Settings:
 
 
 def pretrained(boards: Path, place: Path, given: Settings) -> tuple[Path, Listener]:
-    """Return the step's output, and what it told."""
     place.mkdir(exist_ok=True)
     told = Listener()
     work = work_in(place / "output", declared(given, STEP.reads_for(given.policy.kind)), inputs={"join_boards": boards}, listeners=(told,))

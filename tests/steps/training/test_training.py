@@ -109,8 +109,6 @@ def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tm
 
 
 class SometimesNan(DatasetStates):
-    """The dataset's states, with NaN for values at steps 6 and 9."""
-
     def states(self, step: int) -> States:
         states = super().states(step)
         return replace(states, values=states.values * math.nan) if step in (5, 8) else states

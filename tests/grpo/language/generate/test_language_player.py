@@ -19,12 +19,10 @@ OPENINGS = [board.fen() for board in some_boards(4, max_plies=30)]
 
 
 def first_legal(fen: str) -> str:
-    """Return the first of the legal moves by their texts."""
     return min(move.uci() for move in chess.Board(fen).legal_moves)
 
 
 def player(speaker: ScriptedSpeaker, *, temperature: float | None = None, seed: int = 0, name: str = "speaker") -> LanguagePlayer:
-    """Return a player with streams of its own."""
     return LanguagePlayer(speaker, name, temperature=temperature, rng=numpy_stream(seed, name))
 
 
@@ -117,7 +115,6 @@ def test_who_names_no_legal_move_loses_the_game_there_with_either_color(as_white
 
 
 def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:
-    """Return all lines of an engine that is told these commands."""
     lines: list[str] = []
     speaker = ScriptedSpeaker(answer, max_questions=max_questions)
     options = UciOptions(temperature=0.0, has_lines=False)
@@ -127,7 +124,6 @@ def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:
 
 
 def best_moves(lines: list[str]) -> list[str]:
-    """Return the moves told."""
     return [line.removeprefix("bestmove ") for line in lines if line.startswith("bestmove ")]
 
 

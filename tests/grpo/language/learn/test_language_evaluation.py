@@ -22,17 +22,14 @@ VALUES = {row["fen"]: dict(zip(row["moves"], row["strong_values"].tolist(), stri
 
 
 def judged(rows: Sequence[dict[str, Any]] = ROWS, count: int = 30) -> EvaluationBoards:
-    """Return the boards that are judged of a table."""
     return EvaluationBoards.of_table(board_table(rows), config=LanguageConfig(num_heldout_boards=count))
 
 
 def best_of(fen: str) -> str:
-    """Return the move of the best value."""
     return max(VALUES[fen], key=VALUES[fen].__getitem__)
 
 
 def worst_of(fen: str) -> str:
-    """Return the move of the worst value."""
     return min(VALUES[fen], key=VALUES[fen].__getitem__)
 
 

@@ -40,8 +40,6 @@ def policy_of(make: Callable[..., PreTrainedModel], **settings: object) -> Langu
 
 
 def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -> LanguageRollout:
-    """Return answers to prompts of four lengths."""
-
     def by_length(example: Example, text: str) -> Grades:
         found = grade(example, text)
         return Grades(parts={"structure": float(len(text))}, malformed=0.0, reading=found.reading, is_legal_best=False)

@@ -8,11 +8,7 @@ import pytest
 from made_language import TERMINAL_FENS, language_table, made_up_rows
 
 from grpo.dataset.table import Split, board_table
-from grpo.language.text.examples import (
-    EnvironmentExample,
-    LanguageBoards,
-    move_example,
-)
+from grpo.language.text.examples import EnvironmentExample, LanguageBoards, move_example
 from grpo.language.text.tasks import TextTask
 from grpo.settings.language import LanguageConfig
 
@@ -22,18 +18,15 @@ NUM_BOARDS = 60
 
 @pytest.fixture(scope="module")
 def boards() -> LanguageBoards:
-    """Return boards of random play."""
     return LanguageBoards(language_table(NUM_BOARDS), Split.TRAIN, CONFIG)
 
 
 def boards_of(fens: Sequence[str], **changes: float) -> LanguageBoards:
-    """Return these boards under other settings."""
     config = LanguageConfig(**{**CONFIG.model_dump(), **changes})
     return LanguageBoards(board_table(made_up_rows([chess.Board(fen) for fen in fens])), Split.TRAIN, config)
 
 
 def drawn(source: LanguageBoards, count: int, seed: int = 0) -> list[EnvironmentExample]:
-    """Return environment examples from all boards in turn."""
     rng = np.random.default_rng(seed)
     examples = [source.example(index % len(source), TextTask.ENVIRONMENT, rng=rng) for index in range(count)]
     return [example for example in examples if isinstance(example, EnvironmentExample)]

@@ -50,7 +50,6 @@ OUTCOMES = [example for example in EXAMPLES if isinstance(example, EnvironmentEx
 
 
 def part(example: Example, text: str, name: str) -> float:
-    """Return one part, in [0, 1]."""
     return grade(example, text).parts[name] / MOST[name]
 
 

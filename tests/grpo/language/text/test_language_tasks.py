@@ -31,7 +31,6 @@ BLANKS = st.sampled_from(["", " ", "\n", "\t ", "      "])
 
 @st.composite
 def positions(draw: st.DrawFn) -> str:
-    """Return a FEN of random play."""
     board = chess.Board()
     for choice in draw(st.lists(st.integers(0, 200), max_size=25)):
         legal = list(board.legal_moves)
