@@ -116,7 +116,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
-    """Return a manifest. Raises CorruptError, which names `source`, for a wrong hash or form."""
+    """Return a manifest. Raises CorruptError, which names `source`, if hash or form is wrong."""
     manifest = parse_json_object(data, source)
     if not is_sealed(manifest, _MANIFEST_HASH):
         raise CorruptError(f"{source} is changed since it was written")
