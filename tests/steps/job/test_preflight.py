@@ -19,7 +19,7 @@ from presets import tiny_settings
 from grpo.settings.tree import Settings, read_settings
 from steps.cli.main import main
 from steps.job import preflight as checks
-from steps.job.preflight import PreflightCheck, PreflightError, checked, examine, preflight, table
+from steps.job.preflight import PreflightCheck, PreflightError, examine, preflight, table, tried
 from steps.run.machine import Machine
 from steps.start import start
 
@@ -45,7 +45,7 @@ def failures(machine: Machine, settings: Settings | None = None) -> dict[str, st
 
 def tracking_of(machine: Machine) -> PreflightCheck:
     """Return the one check of the tracking store; others start an engine."""
-    return checked("tracking", lambda: checks._tracking(machine))
+    return tried("tracking", lambda: checks._tracking(machine))
 
 
 @pytest.mark.parametrize(
