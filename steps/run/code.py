@@ -36,7 +36,7 @@ _DATA: Final = {
 """Module -> patterns of its data files."""
 _VIEWS: Final = ("STEP", "card")
 """Of a step's module: its declaration is in the version by value, and its card is no part of the output."""
-_SPEAKERS: Final = ("print", "say", "warn")
+_MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
 @cache
@@ -57,35 +57,35 @@ def code_hash(module: str, kind: str, network: str) -> str:
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
     """Return the modules that a module's results depend on, and what counts of each."""
     by_name = {_NETWORKS: [f"{_NETWORKS}.{network}"], _OPEN: [PARTS[kind].competitor]}
-    counted: dict[str, str] = {}
+    code: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
     while waiting:
         name = waiting.pop()
         if name in _TABLES:
-            counted[name] = repr(_TABLES[name][kind])
+            code[name] = repr(_TABLES[name][kind])
             continue
-        path = None if name in counted or name.startswith(_LEFT_OUT) else _path_of(name)
+        path = None if name in code or name.startswith(_LEFT_OUT) else _path_of(name)
         if path is not None:
-            counted[name], imports = _without_words(path.read_text(encoding="utf-8"))
+            code[name], imports = _without_words(path.read_text(encoding="utf-8"))
             waiting += [*imports, *by_name.get(name, [])]
-    return dict(sorted(counted.items()))
+    return dict(sorted(code.items()))
 
 
 def _path_of(name: str) -> Path | None:
     """Return the file of a module; None for a module of others, and for a name that is no module."""
-    place = ROOT.joinpath(*name.split("."))
-    files = (place.with_suffix(".py"), place / "__init__.py") if name.startswith(_PACKAGES) else ()
+    path = ROOT.joinpath(*name.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py") if name.startswith(_PACKAGES) else ()
     return next(filter(Path.is_file, files), None)
 
 
 @cache
 def _without_words(text: str) -> tuple[str, frozenset[str]]:
     """Return what counts of a module, and the dotted names that it may import by that: of what is no module the parent is one."""
-    tree, silence = ast.parse(text), _Silence()
+    tree, remover = ast.parse(text), _WordRemover()
     tree.body = [node for node in tree.body if not _is_view(node)]
-    silence.visit(tree)
+    remover.visit(tree)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    imports = sorted((bound, target) for bound, target in silence.imports if bound in used)
+    imports = sorted((bound, target) for bound, target in remover.imports if bound in used)
     names = (name for _, target in imports for name in (target, target.rpartition(".")[0]))
     return f"{imports}{ast.dump(tree)}", frozenset(names)
 
@@ -97,7 +97,7 @@ def _is_view(node: ast.stmt) -> bool:
     return False
 
 
-class _Silence(ast.NodeTransformer):
+class _WordRemover(ast.NodeTransformer):
     """Takes out of a module what changes no result, and its imports, which it lists: name here, and dotted name of what it is."""
 
     def __init__(self) -> None:
@@ -131,13 +131,13 @@ class _Silence(ast.NodeTransformer):
         match node.value:
             case ast.Constant():
                 return None
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if name in _SPEAKERS:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if name in _MESSAGE_CALLS:
                 is_output = any(keyword.arg == "file" for keyword in keywords)
-                return self.generic_visit(node if is_output else _Wordless().visit(node))
+                return self.generic_visit(node if is_output else _TextRemover().visit(node))
         return self.generic_visit(node)
 
 
-class _Wordless(ast.NodeTransformer):
+class _TextRemover(ast.NodeTransformer):
     """Takes texts out of a statement that speaks to people."""
 
     def visit_Constant(self, node: ast.Constant) -> Any:

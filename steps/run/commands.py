@@ -29,14 +29,14 @@ def refuse_settings(arguments: Sequence[str]) -> None:
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
-    for place, (option, name) in enumerate(itertools.pairwise(arguments)):
+    for index, (option, name) in enumerate(itertools.pairwise(arguments)):
         if option not in ("--config", "--config-value"):
             continue
-        if {"run", "resume"} & set(arguments[:place]):
+        if {"run", "resume"} & set(arguments[:index]):
             raise CommandError(f"{option} stands before `run`: python {FLOW_FILE} {option} settings ... run")
         if name != "settings":
             raise CommandError(f"{option} {name}: the settings come after the word `settings`: {remedy}")
-        value = (*arguments, "")[place + 2]
+        value = (*arguments, "")[index + 2]
         if option == "--config" and not Path(value).is_file():
             raise CommandError(f"--config settings {value}: there is no such file; give {remedy}")
 

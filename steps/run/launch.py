@@ -11,7 +11,7 @@ from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from steps.run.commands import FLOW_FILE
 
 _SEED: Final = "seed"
-_MAX_NAMED: Final = 3
+_MAX_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,8 +33,8 @@ class Launch:
     def label(self) -> str:
         """Preset, at most three changed settings with their values, and seed: the run's name before its verdict is known."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
-        more = [f"{len(changed) - _MAX_NAMED} more"] if len(changed) > _MAX_NAMED else []
-        return ", ".join([self.preset, *changed[:_MAX_NAMED], *more, f"seed {self.seed}"])
+        more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
+        return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
 
     def command(self, words: Sequence[str] = ()) -> str:
         """Return the shell command that starts such a run.
@@ -53,11 +53,11 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
-    given = flattened(settings)
+    values = flattened(settings)
     names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # Of two that are as near, the default preset.
-    found = []
+    launches = []
     for name in names:
-        usual = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))  # None is off, which no preset changes.
-        differences = {key: value for key, value in given.items() if key not in usual or usual[key] != value}
-        found.append(Launch(preset=name, differences=differences, seed=given[_SEED]))
-    return min(found, key=lambda each: len(each.differences))
+        preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))  # None is off, which no preset changes.
+        differences = {key: value for key, value in values.items() if key not in preset or preset[key] != value}
+        launches.append(Launch(preset=name, differences=differences, seed=values[_SEED]))
+    return min(launches, key=lambda launch: len(launch.differences))

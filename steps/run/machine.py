@@ -89,10 +89,10 @@ def require_home() -> None:
 
 
 def _num_threads() -> int:
-    given = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))
-    if not (given.isdecimal() and int(given)):
-        raise MachineError(f"CHESS_GRPO_THREADS={given}: give a number of 1 or more; unset, it is the number of cores")
-    return int(given)
+    text = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))
+    if not (text.isdecimal() and int(text)):
+        raise MachineError(f"CHESS_GRPO_THREADS={text}: give a number of 1 or more; unset, it is the number of cores")
+    return int(text)
 
 
 def _one_of(name: str, allowed: Sequence[str]) -> str:
@@ -105,19 +105,19 @@ def _one_of(name: str, allowed: Sequence[str]) -> str:
 
 def store_place(environment: Mapping[str, str]) -> str:
     """Return CHESS_GRPO_STORE, a folder as an absolute path; empty when it is not set. Raises MachineError for another kind of address."""
-    place = environment.get(STORE) or ""
-    scheme, is_address, rest = place.partition("://")
-    if is_address and (scheme != "s3" or not rest.partition("/")[0]):
+    address = environment.get(STORE) or ""
+    scheme, is_url, rest = address.partition("://")
+    if is_url and (scheme != "s3" or not rest.partition("/")[0]):
         raise MachineError(
-            f"{STORE}={without_secrets(place)}: outputs are written on the condition that there are none, for which there is a client of S3"
-            " only: give s3://BUCKET/PREFIX or a folder; unset, it is CHESS_GRPO_HOME"
+            f"{STORE}={without_secrets(address)}: only S3 and folders can refuse to overwrite an output: give s3://BUCKET/PREFIX"
+            " or a folder; unset, it is CHESS_GRPO_HOME"
         )
-    if is_address and (without_secrets(place) != place or not _BUCKET.fullmatch(rest.partition("/")[0])):
+    if is_url and (without_secrets(address) != address or not _BUCKET.fullmatch(rest.partition("/")[0])):
         raise MachineError(
-            f"{STORE}={without_secrets(place)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here): records and logs hold"
-            " the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            f"{STORE}={without_secrets(address)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here), because records and"
+            " logs hold the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         )
-    return place if is_address or not place else str(Path(place).resolve())
+    return address if is_url or not address else str(Path(address).resolve())
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
@@ -160,8 +160,8 @@ def without_secrets(text: str) -> str:
 
 def _shown(address: re.Match[str]) -> str:
     scheme, rest = address.groups()
-    place, _, query = rest.replace("#", "?").partition("?")
+    location, _, query = rest.replace("#", "?").partition("?")
     if rest.startswith("/"):  # A file, or a database of this machine: an @ belongs to its path.
-        return f"{scheme}{place}"
+        return f"{scheme}{location}"
     # An @ behind a question mark: either may belong to a password.
-    return f"{scheme}..." if "@" in query else f"{scheme}{place.rpartition('@')[2]}"
+    return f"{scheme}..." if "@" in query else f"{scheme}{location.rpartition('@')[2]}"

@@ -54,11 +54,11 @@ class FolderObjects:
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys below a prefix that ends in `/`, sorted."""
-        found: list[str] = []
-        for place, folders, names in os.walk(self._folder / prefix):  # It bears folders that go away meanwhile, those of writers.
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            found += [(Path(place) / name).relative_to(self._folder).as_posix() for name in names]
-        return sorted(found)
+        keys: list[str] = []
+        for folder, subfolders, names in os.walk(self._folder / prefix):  # It bears folders that go away meanwhile, those of writers.
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
+        return sorted(keys)
 
 
 class S3Objects:
@@ -77,7 +77,7 @@ class S3Objects:
         self._prefix = f"{prefix}/" if prefix else ""
         # A session of its own, because boto3's default session is shared by the whole process. The client retries with back-off.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
-        with self._in_words(""):
+        with self._plain_errors(""):
             self._client = boto3.session.Session().client("s3", config=settings)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class S3Objects:
     def get(self, key: str) -> bytes | None:
         """Return an object's content; None when there is none."""
         try:
-            with self._in_words(key):
+            with self._plain_errors(key):
                 return self._body(key)
         except KeyError:
             return None
@@ -96,19 +96,19 @@ class S3Objects:
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):
-            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"]
+            body = self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"]
             with suppress(HTTPClientError, IncompleteReadError):
-                return bytes(answer.read())
+                return bytes(body.read())
         return bytes(self._client.get_object(Bucket=self._bucket, Key=self._prefix + key)["Body"].read())
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object unconditionally."""
-        with self._in_words(key):
+        with self._plain_errors(key):
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object unless there is one, and return whether it was written."""
-        with self._in_words(key):
+        with self._plain_errors(key):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
             except _s3_errors() as error:
@@ -121,28 +121,28 @@ class S3Objects:
 
     def delete(self, key: str) -> None:
         """Delete an object, if it is there."""
-        with self._in_words(key):
+        with self._plain_errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def keys(self, prefix: str) -> list[str]:
         """Return the keys that begin with the prefix, sorted."""
-        with self._in_words(prefix):
+        with self._plain_errors(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix)
             return sorted(entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
 
     def upload(self, key: str, path: Path) -> None:
         """Write a file's content to an object, unconditionally."""
-        with self._in_words(key):
+        with self._plain_errors(key):
             self._client.upload_file(str(path), self._bucket, self._prefix + key)
 
     def download(self, key: str, path: Path) -> None:
         """Write an object's content to a new file; raises KeyError when there is no such object."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._in_words(key):  # It goes on where a connection breaks.
+        with self._plain_errors(key):  # It goes on where a connection breaks.
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
     @contextmanager
-    def _in_words(self, key: str) -> Iterator[None]:
+    def _plain_errors(self, key: str) -> Iterator[None]:
         """Turn botocore's errors into a StoreError that says how to fix it, or a KeyError for no object."""
         try:
             yield
@@ -164,5 +164,5 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 def _code(error: Exception) -> str:
     """Return S3's own word for an error, which boto3's error of an upload has in its text alone; empty when S3 did not answer."""
-    found = _CODE.search(str(error))
-    return "" if found is None else found[1]
+    match = _CODE.search(str(error))
+    return "" if match is None else match[1]

@@ -25,10 +25,10 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     """Return what the dataset is made from, by hash."""
     boards = settings.boards
     files = find_files(boards.files) if boards.files else []
-    judged = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
+    excluded = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
     # Names of sources are in the rows, folders are not; of what judges only the content counts.
-    named = {f"file {file.name}": fingerprint(file) for file in files}
-    return {"engine": str(identify(machine.stockfish))} | named | judged
+    sources = {f"file {file.name}": fingerprint(file) for file in files}
+    return {"engine": str(identify(machine.stockfish))} | sources | excluded
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
@@ -45,8 +45,8 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
     """
     kind = settings.policy.kind
     unread = {"unread settings": sha256_json(unread_by_pretrain(kind))} if KINDS[kind].section else {}
-    start: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
-    return unread | start
+    model: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
+    return unread | model
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001

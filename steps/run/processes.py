@@ -43,10 +43,10 @@ def own_token() -> str:
 def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
     """Return whether the process of a token lives; of another machine, or without a token, nothing is known."""
     match token.split(), own_token().split():
-        case [machine, boot, namespace, process, start], [here, *place, _, _] if machine == here:
-            if boot != place[0] and not machine.endswith("/"):
+        case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
+            if boot != own_boot and not machine.endswith("/"):
                 return "gone"  # Before the machine started again.
-            if [boot, namespace] == place:
+            if (boot, namespace) == (own_boot, own_namespace):
                 return "alive" if _start(int(process)) == start else "gone"
     return "unknown"
 

@@ -39,7 +39,7 @@ _BEGUN, _ENDED = ".begun.json", ".ended.json"
 _ATTEMPT: Final = re.compile(r"runs/(?P<run>[^/]+)/(?P<number>[0-9]{6,9})\.(?:begun|ended)\.json")
 _MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|stopped|published|reopened)")
 _STOPPED: Final = "stopped by Ctrl-C or SIGTERM"
-_GONE: Final = "its process is gone: it was killed, or its machine was lost"
+_LOST: Final = "its process is gone: it was killed, or its machine was lost"
 
 
 Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]
@@ -189,7 +189,7 @@ class Run:
         begun = self._store.read_all(self._begun, _BEGUN_FORM)
         ended = self._store.read_all(sorted(self._ended), _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
-        found: list[Attempt] = []
+        attempts: list[Attempt] = []
         for key, facts in reversed(begun.items()):
             number, end = int(key.rpartition("/")[2].removesuffix(_BEGUN)), key.replace(_BEGUN, _ENDED)
             attempt = Attempt(run=self.name, number=number, **facts, store=self._store)
@@ -199,10 +199,10 @@ class Run:
                 error = f"the record {end}, which says how it ended, is damaged"
                 attempt = replace(attempt, status="killed", ended=attempt.started, error=error, num_lines=0)
             elif (attempt.step, attempt.part) in later:
-                attempt = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_GONE)
+                attempt = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_LOST)
             later[attempt.step, attempt.part] = attempt.started
-            found.append(attempt)
-        return tuple(reversed(found))
+            attempts.append(attempt)
+        return tuple(reversed(attempts))
 
     def latest(self) -> dict[tuple[str, str], Attempt]:
         """Return (step, part) -> the latest attempt."""
@@ -238,7 +238,7 @@ class Run:
     def other_ids(self) -> tuple[str, ...]:
         """The ids that Metaflow gave when the run was resumed."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
-        return tuple(each for each in ids if each not in ("", self.name))
+        return tuple(other for other in ids if other not in ("", self.name))
 
     @property
     def order(self) -> int:
@@ -281,7 +281,7 @@ class Run:
     @property
     def why_gone(self) -> str:
         """Reason why its processes are gone, as far as it is known."""
-        return _STOPPED if self._is_stopped else _GONE
+        return _STOPPED if self._is_stopped else _LOST
 
     @property
     def _is_stopped(self) -> bool:
@@ -312,7 +312,7 @@ class Runs:
         """Record that a run starts; where its task is tried again, the first try stands."""
         marks = self._marks()
         if facts["run"] not in marks:
-            self._store.create(f"marks/{facts['run']}/{max((each.order for each in marks.values()), default=0) + 1}.order", {})
+            self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})
         self._store.create(_start(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
@@ -320,8 +320,8 @@ class Runs:
         facts: dict[str, Any] = {"step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time(), "task": os.environ.get(TASK, "")}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
-        if (other := facts["task"].partition("/")[0]) not in ("", run):
-            self._store.create(_alias(other), {"run": run})
+        if (other_id := facts["task"].partition("/")[0]) not in ("", run):
+            self._store.create(_alias(other_id), {"run": run})
         marks = self._marks(run).get(run, _Marks())
         if marks.is_over or marks.is_published or marks.stopped > marks.reopened:
             self._store.create(f"marks/{run}/{max(marks.over, marks.stopped, marks.published)}.reopened", {})
@@ -336,8 +336,8 @@ class Runs:
             keys.setdefault(key.split("/")[1], set()).add(key)
         facts, marks = self._store.read_all(map(_start, keys), _START_FORM), self._marks()
         runs = [
-            Run(self._store, facts[_start(run)], _attempts(its), marks.get(run, _Marks()))
-            for run, its in keys.items()
+            Run(self._store, facts[_start(run)], _attempts(run_keys), marks.get(run, _Marks()))
+            for run, run_keys in keys.items()
             if _start(run) in facts
         ]
         return sorted(runs, key=lambda run: run.order, reverse=True)
@@ -345,27 +345,27 @@ class Runs:
     def newest(self, count: int) -> list[Run]:
         """Return this many runs, the newest first; of older runs no record is read."""
         marks = self._marks()
-        return self._those(sorted(marks, key=lambda run: marks[run].order)[-count:])
+        return self._named(sorted(marks, key=lambda run: marks[run].order)[-count:])
 
     def unpublished(self) -> list[Run]:
         """Return the runs of which no tracking store has all as they ended, the newest first; of other runs no record is read."""
-        return self._those([run for run, marks in self._marks().items() if not marks.is_published])
+        return self._named([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
         """Return a run by any of its ids; one whose record is damaged is named in a warning, and not found."""
         if re.fullmatch(ID_PATTERN, run) is None:
             return None
-        if (found := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
+        if (facts := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
             # Metaflow gives a run that is resumed a new id.
             alias = self._store.read_all([_alias(run)], _ALIAS_FORM).get(_alias(run))
             return None if alias is None or alias["run"] == run else self.get(alias["run"])
-        if found["run"] != run:
+        if facts["run"] != run:
             return None
-        return Run(self._store, found, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
+        return Run(self._store, facts, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
 
     def close_gone(self) -> list[Run]:
         """Record that the runs are over whose launchers are gone, and return those that this ended; of another machine nobody is judged."""
-        open_runs = self._those([run for run, marks in self._marks().items() if not (marks.is_over or marks.is_published)])
+        open_runs = self._named([run for run, marks in self._marks().items() if not (marks.is_over or marks.is_published)])
         gone = [run for run in open_runs if state_of(run.launcher) == "gone"]
         return [over for run in gone if (over := self.close(run)).status != "finished"]
 
@@ -380,17 +380,17 @@ class Runs:
         assert over is not None
         return over
 
-    def _those(self, names: list[str]) -> list[Run]:
+    def _named(self, names: list[str]) -> list[Run]:
         """Return the runs of these names, the newest first."""
         return sorted((run for run in map(self.get, names) if run is not None), key=lambda run: run.order, reverse=True)
 
     def _marks(self, run: str = "") -> dict[str, _Marks]:
         """Return run -> its marks; of all runs, or of one. Only names are read."""
-        found: dict[str, _Marks] = {}
+        marks: dict[str, _Marks] = {}
         for match in filter(None, map(_MARK.fullmatch, self._store.keys(f"marks/{run}/" if run else "marks/"))):
-            marks = found.setdefault(match["run"], _Marks())
-            setattr(marks, match["name"], max(getattr(marks, match["name"]), int(match["number"])))
-        return found
+            of_run = marks.setdefault(match["run"], _Marks())
+            setattr(of_run, match["name"], max(getattr(of_run, match["name"]), int(match["number"])))
+        return marks
 
 
 def _attempts(keys: "set[str] | list[str]") -> frozenset[str]:

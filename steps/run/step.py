@@ -16,13 +16,13 @@ from steps import STEPS
 from steps.run.kinds import PARTS, Variant
 
 
-def _of_pipeline(name: str) -> str:
+def _checked_step(name: str) -> str:
     if name not in STEPS:
         raise ValueError("not a step of the pipeline")
     return name
 
 
-StepName = Annotated[str, AfterValidator(_of_pipeline)]
+StepName = Annotated[str, AfterValidator(_checked_step)]
 """Name of a step of the pipeline."""
 
 

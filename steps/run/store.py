@@ -83,7 +83,7 @@ class Store:
 
     def open(self, output: StepOutput) -> Path:
         """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
-        if self._whole(output["step"], output["version"], output["output_hash"]) is None:
+        if self._verified(output["step"], output["version"], output["output_hash"]) is None:
             raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}")
         return self.folder(output["step"], output["version"])
 
@@ -111,8 +111,8 @@ class Store:
 
         with locked(lock, say):
             # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
-            for place in (progress, self.folder(step, version)):
-                remove_abandoned(place)
+            for folder in (progress, self.folder(step, version)):
+                remove_abandoned(folder)
             making = Making(self, step, version)
             yield making
             if making.output is not None:
@@ -122,7 +122,7 @@ class Store:
                 if progress.exists():
                     remove_folder(progress)
 
-    def _whole(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
+    def _verified(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
         """Return the manifest of a whole output, of the wanted hash if that is given; it is on this machine afterwards."""
         folder = self.folder(step, version)
         if folder.exists():
@@ -132,16 +132,16 @@ class Store:
                     return manifest
             except CorruptError as error:
                 print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
-        copies = {} if self._copies is None else self._copies.of(step, version)
-        fits = ((place, manifest) for place, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
-        return next((manifest for place, manifest in fits if self._fetch(place, manifest, folder)), None)
+        copies = {} if self._copies is None else self._copies.outputs(step, version)
+        matching = ((prefix, manifest) for prefix, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
+        return next((manifest for prefix, manifest in matching if self._fetch(prefix, manifest, folder)), None)
 
-    def _fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> bool:
+    def _fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> bool:
         """Download an output, and return whether it was whole; another that is there then goes aside."""
         assert self._copies is not None
         try:
-            with atomic_folder(folder) as made:
-                self._copies.fetch(place, manifest, made)
+            with atomic_folder(folder) as new_folder:
+                self._copies.fetch(prefix, manifest, new_folder)
                 _set_aside(folder)
         except CorruptError as error:
             print(f"{manifest['step']}: WARNING: {error}; this copy is passed over", flush=True)
@@ -169,15 +169,15 @@ class Store:
 
         From S3 many records are read at a time.
         """
-        wanted, found = list(keys), dict[str, T]()
+        wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
                 try:
                     if data is not None:
-                        found[key] = checked(form, self._opened(data, key), f"{self}/{key}")
+                        records[key] = checked(form, self._opened(data, key), f"{self}/{key}")
                 except (CorruptError, ForeignError) as error:
                     print(f"WARNING: {error}; this record is passed over", flush=True)
-        return found
+        return records
 
     def _opened(self, data: bytes, key: str) -> dict[str, Any]:
         facts = parse_json_object(data, f"{self}/{key}")
@@ -201,15 +201,15 @@ class Making:
 
     def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
-        self._copy, self._number, self._known = "", 0, set[str]()
+        self._copy, self._number, self._saved_hashes = "", 0, set[str]()
         self.progress = store.progress(step, version)
         """A folder that survives kills: what is there at first is from the process before."""
-        was_here = store.folder(step, version).exists()
-        manifest = store._whole(step, version)
+        was_local = store.folder(step, version).exists()
+        manifest = store._verified(step, version)
         self.output = None if manifest is None else _output(manifest)
         """The output, once it is in the store: from the beginning if it need not be made."""
         if manifest is not None:
-            if was_here and store._copies is not None and manifest not in store._copies.of(step, version).values():
+            if was_local and store._copies is not None and manifest not in store._copies.outputs(step, version).values():
                 store._copies.publish(store.folder(step, version))
         else:
             if store._copies is not None:
@@ -222,7 +222,7 @@ class Making:
         """Copy what is new in the progress folder to S3; a failure is a warning, and the next call copies everything."""
         if self._store._copies is not None:
             try:
-                self._known = self._store._copies.save_progress(self._copy, self._number, self.progress, self._known)
+                self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)
             except StoreError as error:
                 print(f"{self._step}: WARNING: if this machine is lost now, the work since the last copy is lost: {error}", flush=True)
 

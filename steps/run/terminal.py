@@ -33,30 +33,31 @@ class Pace:
         now = time.monotonic()
         if self._first is None or done < self._last:
             self._first = now, done  # Other work, or the same again.
-        self._last, (since, at_first) = done, self._first
+        self._last, (first_time, first_done) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
-        if done >= total or done - at_first < _MIN_UNITS or now == since:
+        if done >= total or done - first_done < _MIN_UNITS or now == first_time:
             return text
-        rate = (done - at_first) / (now - since)
-        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        left, rest = (total - done) / rate, after()
-        return f"{text}, {shown}/s, about {duration(left)} left" + (f", of the run {duration(left + rest)}" if rest is not None else "")
+        rate = (done - first_done) / (now - first_time)
+        seconds, seconds_after = (total - done) / rate, after()
+        text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
+        text += f", about {duration(seconds)} left"
+        return text if seconds_after is None else f"{text}, of the run {duration(seconds + seconds_after)}"
 
 
 def duration(seconds: float) -> str:
     """Return a length of time in its two largest units.
 
-    >>> [duration(each) for each in (0.4, 75, 3_725, -9)]
+    >>> [duration(seconds) for seconds in (0.4, 75, 3_725, -9)]
     ['0 s', '1 min 15 s', '1 h 02 min', 'an unknown time (the clock was set back)']
     """
-    whole = round(seconds)
-    if whole < 0:
+    rounded = round(seconds)
+    if rounded < 0:
         return "an unknown time (the clock was set back)"
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
 
 
 class TerminalSink:
@@ -98,8 +99,8 @@ class TerminalSink:
     def finish(self, text: str = "") -> None:
         """Print a text, and the numbers that are not printed yet."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
-        again = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
+        repeated = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()
         self._events = dict.fromkeys(self._events, 0)
-        if text or numbers or again:
-            self.say("; ".join(filter(None, (text, numbers, again))))
+        if text or numbers or repeated:
+            self.say("; ".join(filter(None, (text, numbers, repeated))))

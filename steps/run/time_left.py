@@ -7,7 +7,7 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-_MEASURED: Final = {
+_MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,
     "check_boards": 10.0,
@@ -24,12 +24,12 @@ _MEASURED: Final = {
 
 def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
     """Return step -> median seconds that it took in these runs, of those that finished with this preset; without reused outputs."""
-    found: dict[str, list[float]] = {}
+    step_seconds: dict[str, list[float]] = {}
     for run in runs:
         if run.facts["preset"] == preset and run.status == "finished":
             for step, seconds in _computed(run).items():
-                found.setdefault(step, []).append(seconds)
-    return {step: median(seconds) for step, seconds in found.items()}
+                step_seconds.setdefault(step, []).append(seconds)
+    return {step: median(seconds) for step, seconds in step_seconds.items()}
 
 
 def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
@@ -42,23 +42,21 @@ def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | Non
         step: the step that begins.
         usual: from `usual_seconds`; empty if no earlier run tells.
     """
-    to_come = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED]
+    remaining = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED_SECONDS]
     if usual:
-        return sum(usual.get(name, 0.0) for name in to_come)
-    done = _computed(run)
-    if not done:
+        return sum(usual.get(name, 0.0) for name in remaining)
+    finished = _computed(run)
+    if not finished:
         return None
-    pace = sum(done.values()) / sum(_MEASURED[name] for name in done)
-    return pace * sum(_MEASURED[name] for name in to_come)
+    pace = sum(finished.values()) / sum(_MEASURED_SECONDS[name] for name in finished)
+    return pace * sum(_MEASURED_SECONDS[name] for name in remaining)
 
 
 def _computed(run: Run) -> dict[str, float]:
     """Return step -> seconds of its longest task that has ended and reused nothing."""
-    found: dict[str, float] = {}
+    longest: dict[str, float] = {}
     for attempt in run.latest().values():
-        is_computed = attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None
-        if is_computed and attempt.step in _MEASURED:
-            assert attempt.ended is not None
+        if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:
             # A clock that was set back gives no time.
-            found[attempt.step] = max(found.get(attempt.step, 0.0), attempt.ended - attempt.started)
-    return found
+            longest[attempt.step] = max(longest.get(attempt.step, 0.0), attempt.ended - attempt.started)
+    return longest

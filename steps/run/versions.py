@@ -76,9 +76,9 @@ def describe_code() -> CodeFacts:
     A container has no git: there the commit is that of the launching checkout, which hands it on in the variable `CODE`.
     """
     lock = sha256_file(LOCK)
-    if handed_on := os.environ.get(CODE):
-        known = json.loads(handed_on)
-        return CodeFacts(commit=known["commit"], is_dirty=known["is_dirty"], lock=lock)
+    if inherited := os.environ.get(CODE):
+        launched = json.loads(inherited)
+        return CodeFacts(commit=launched["commit"], is_dirty=launched["is_dirty"], lock=lock)
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 JOURNAL: Final = f"{ASIDE}/journal.jsonl"
 """In a progress folder and in an output: all records with their times, also the records that differ between equal runs."""
-_LARGEST: Final = 2**53
+_INTEGER_LIMIT: Final = 2**53
 """Integers below it are numbers in every tracking store."""
 _SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
 
@@ -87,7 +87,7 @@ class Work:
     """Finds events in a record of the history for those that listen; they are no part of it."""
     _rows: list[dict[str, Any]] = field(default_factory=list)
     """The journal's lines, from before a kill too."""
-    _times: deque[int] | None = None
+    _old_times: deque[int] | None = None
     """Of those that were cut off, and are said again; None until this process goes on."""
 
     def __post_init__(self) -> None:
@@ -104,13 +104,13 @@ class Work:
     def log(self, record: Record, *, is_aside: bool = False) -> None:
         """Append a record to the step's history; aside, what may differ between equal runs, such as times: it is in no output's hash."""
         refuse_undeclared(record)
-        if self._times is None:
+        if self._old_times is None:
             self.go_on_after(-1)
-        moment = self._times.popleft() if self._times else time.time_ns() // 1_000_000  # A killed run's rows are those up to its end.
-        row = {"time": moment, "aside": is_aside, "record": record_row(record)}
+        milliseconds = self._old_times.popleft() if self._old_times else time.time_ns() // 1_000_000
+        row = {"time": milliseconds, "aside": is_aside, "record": record_row(record)}
         append_line(self.progress_folder / JOURNAL, _sealed(row))
         self._rows.append(row)
-        self._tell(record, is_aside=is_aside)
+        self._send(record, is_aside=is_aside)
 
     def progress(self, done: int, total: int, unit: str) -> None:
         """Report how far the work is."""
@@ -123,28 +123,28 @@ class Work:
 
     def go_on_after(self, step: int) -> None:
         """Cut the journal from before a kill back to its records up to this step. Listeners see them again."""
-        before = self._rows
-        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, before))
-        self._times = deque(row["time"] for row in before[len(self._rows) :])
+        old_rows = self._rows
+        self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, old_rows))
+        self._old_times = deque(row["time"] for row in old_rows[len(self._rows) :])
         path = self.progress_folder / JOURNAL
         if path.exists():  # A torn end goes, too.
             replace_file(path, "".join(f"{_sealed(row)}\n" for row in self._rows).encode())
         for row in self._rows:
-            self._tell(record_of(row["record"]), is_aside=row["aside"])
+            self._send(record_of(row["record"]), is_aside=row["aside"])
 
     def write_history(self) -> None:
         """Write the history into the folder, as part of the output, and the journal aside."""
-        if self._times is None:
+        if self._old_times is None:
             self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
         if self._rows:
             (self.folder / JOURNAL).parent.mkdir(exist_ok=True)
             shutil.copyfile(self.progress_folder / JOURNAL, self.folder / JOURNAL)
 
-    def _tell(self, record: Record, *, is_aside: bool) -> None:
-        seen = record if is_aside else replace(record, events=(*record.events, *self.observe(record)))
+    def _send(self, record: Record, *, is_aside: bool) -> None:
+        shown = record if is_aside else replace(record, events=(*record.events, *self.observe(record)))
         for listener in self.listeners:
-            listener.log(seen)
+            listener.log(shown)
 
 
 def read_history(folder: Path) -> list[Record]:
@@ -182,7 +182,7 @@ def _unsealed(line: bytes) -> dict[str, Any] | None:
         record_of(row["record"])
     except (CorruptError, KeyError, AttributeError):
         return None
-    return row if type(row.get("time")) is int and abs(row["time"]) < _LARGEST and type(row.get("aside")) is bool else None
+    return row if type(row.get("time")) is int and abs(row["time"]) < _INTEGER_LIMIT and type(row.get("aside")) is bool else None
 
 
 def record_row(record: Record) -> dict[str, Any]:
@@ -196,8 +196,8 @@ def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))
-        is_record = type(row["step"]) is int and abs(row["step"]) < _LARGEST
-        is_record &= all(isinstance(value, float) or (isinstance(value, int) and abs(value) < _LARGEST) for value in metrics.values())
+        is_record = type(row["step"]) is int and abs(row["step"]) < _INTEGER_LIMIT
+        is_record &= all(isinstance(value, float) or (isinstance(value, int) and abs(value) < _INTEGER_LIMIT) for value in metrics.values())
     except (KeyError, TypeError):
         is_record = False
     if not is_record or any(not isinstance(text, str) for event in events for text in (event.name, event.message)):
