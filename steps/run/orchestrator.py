@@ -1,4 +1,4 @@
-"""Metaflow's configuration and metadata service, examined before Metaflow starts, which reports a fault in them by a traceback."""
+"""Checks of Metaflow's configuration and metadata service before Metaflow starts, because Metaflow reports faults by a traceback."""
 
 import json
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ _MAX_REPLY: Final = 200  # Characters of the service's answer in a message.
 
 
 class OrchestratorError(PlainError, RuntimeError):
-    """Metaflow cannot start with its configuration; the message has the remedy."""
+    """Metaflow cannot start; the message has the remedy."""
 
 
 def configuration(environment: Mapping[str, str]) -> str:
-    """Return which configuration Metaflow reads, without importing it. Raises OrchestratorError if it cannot be read."""
+    """Return Metaflow's configuration file, without importing Metaflow. Raises OrchestratorError if the file cannot be read."""
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
     profile = environment.get("METAFLOW_PROFILE")
@@ -38,7 +38,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return where Metaflow keeps its metadata. Raises OrchestratorError if the service for it does not answer."""
+    """Return the kind or address of Metaflow's metadata. Raises OrchestratorError if the metadata service does not answer."""
     import requests
     from metaflow import metaflow_config
 
