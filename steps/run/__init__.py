@@ -1,1 +1,1 @@
-"""The ground that a step runs on: declaration, version, store of outputs, records of runs, machine, processes."""
+"""Foundation of all steps: declaration, version, store of outputs, records of runs, machine, processes."""

@@ -1,6 +1,6 @@
-"""The code that computes an output, without its words: docstrings, comments, annotations, messages and log lines change no result.
+"""Hash of the code that computes an output. Docstrings, comments, annotations, messages and log lines do not count.
 
-What counts are the modules that a step's module imports and uses, directly or indirectly, inside functions too, and the data files of some.
+The hash covers every module that a step's module imports and uses, directly or indirectly, also inside functions, and some data files.
 """
 
 import ast
@@ -15,39 +15,29 @@ from steps.run.kinds import PARTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")
-"""What decides bits of an output although a body, which is handed its `Work`, does not import it."""
+_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # They affect outputs, although a body need not import them.
 _LEFT_OUT: Final = (
-    *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # Their values are in the version.
-    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # So are these.
-    "grpo.metrics.table",  # The names of metrics are in the code that logs them, and the rest are words.
-    "steps.common.live_diagnosis",  # It tells people.
+    *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # The version has their values.
+    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The version has their values, too.
+    "grpo.metrics.table",  # The code that logs a metric has its name; the rest is text.
+    "steps.common.live_diagnosis",  # Only shown.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
-"""Module -> its table of kinds. The row of the policy's kind counts, by value; rows of other kinds and what they import do not."""
-_NETWORKS: Final = "grpo.policy.networks"
-"""Imports the network that the settings name."""
-_OPEN: Final = "steps.common.policies.open"
-"""Imports the competitor of the policy's kind."""
+"""Module -> its table of kinds. Only the row of the policy's kind counts, by its `repr`; the table's imports do not."""
+_NETWORKS: Final = "grpo.policy.networks"  # Imports the network that the settings name, by its name.
+_OPEN: Final = "steps.common.policies.open"  # Imports the competitor of the policy's kind, by its name.
 _DATA: Final = {
     "grpo.viewer.page": ("grpo/viewer/pages/*",),
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
 """Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")
-"""Of a step's module: its declaration is in the version by value, and its card is no part of the output."""
-_SPEAKERS: Final = ("print", "say", "warn")
+_VIEWS: Final = ("STEP", "card")  # Left out of a step's module: the version has the declaration's values; the card is no output.
+_MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
 @cache
 def code_hash(module: str, kind: str, network: str) -> str:
-    """Return the hash of the code that computes what a module computes for a policy, and of the data files that it reads.
-
-    Args:
-        module: dotted name.
-        kind: `policy.kind`.
-        network: `policy.network`.
-    """
+    """Return the hash of a module's code and data files (see above); `kind` and `network` are settings of `policy`."""
     code = code_of(module, kind, network)
     patterns = (pattern.format(kind=kind) for name in _DATA.keys() & code.keys() for pattern in _DATA[name])
     data = {path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)}
@@ -55,37 +45,37 @@ def code_hash(module: str, kind: str, network: str) -> str:
 
 
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
-    """Return the modules that a module's results depend on, and what counts of each."""
+    """Return module -> text that counts, for all modules that a module's results depend on."""
     by_name = {_NETWORKS: [f"{_NETWORKS}.{network}"], _OPEN: [PARTS[kind].competitor]}
-    counted: dict[str, str] = {}
+    code: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
     while waiting:
         name = waiting.pop()
         if name in _TABLES:
-            counted[name] = repr(_TABLES[name][kind])
+            code[name] = repr(_TABLES[name][kind])
             continue
-        path = None if name in counted or name.startswith(_LEFT_OUT) else _path_of(name)
+        path = None if name in code or name.startswith(_LEFT_OUT) else _path_of(name)
         if path is not None:
-            counted[name], imports = _without_words(path.read_text(encoding="utf-8"))
+            code[name], imports = _without_words(path.read_text(encoding="utf-8"))
             waiting += [*imports, *by_name.get(name, [])]
-    return dict(sorted(counted.items()))
+    return dict(sorted(code.items()))
 
 
 def _path_of(name: str) -> Path | None:
-    """Return the file of a module; None for a module of others, and for a name that is no module."""
-    place = ROOT.joinpath(*name.split("."))
-    files = (place.with_suffix(".py"), place / "__init__.py") if name.startswith(_PACKAGES) else ()
+    """Return a module's file; None for other packages' modules and names that are no module."""
+    path = ROOT.joinpath(*name.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py") if name.startswith(_PACKAGES) else ()
     return next(filter(Path.is_file, files), None)
 
 
 @cache
 def _without_words(text: str) -> tuple[str, frozenset[str]]:
-    """Return what counts of a module, and the dotted names that it may import by that: of what is no module the parent is one."""
-    tree, silence = ast.parse(text), _Silence()
+    """Return the text that counts, and dotted names of possible imports: for `from a import b` both `a.b` and `a`."""
+    tree, remover = ast.parse(text), _WordRemover()
     tree.body = [node for node in tree.body if not _is_view(node)]
-    silence.visit(tree)
+    remover.visit(tree)
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    imports = sorted((bound, target) for bound, target in silence.imports if bound in used)
+    imports = sorted((bound, target) for bound, target in remover.imports if bound in used)
     names = (name for _, target in imports for name in (target, target.rpartition(".")[0]))
     return f"{imports}{ast.dump(tree)}", frozenset(names)
 
@@ -97,8 +87,8 @@ def _is_view(node: ast.stmt) -> bool:
     return False
 
 
-class _Silence(ast.NodeTransformer):
-    """Takes out of a module what changes no result, and its imports, which it lists: name here, and dotted name of what it is."""
+class _WordRemover(ast.NodeTransformer):
+    """Removes what changes no result. Moves imports into a list of (name in the module, dotted name)."""
 
     def __init__(self) -> None:
         self.imports: list[tuple[str, str]] = []
@@ -131,14 +121,14 @@ class _Silence(ast.NodeTransformer):
         match node.value:
             case ast.Constant():
                 return None
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if name in _SPEAKERS:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if name in _MESSAGE_CALLS:
                 is_output = any(keyword.arg == "file" for keyword in keywords)
-                return self.generic_visit(node if is_output else _Wordless().visit(node))
+                return self.generic_visit(node if is_output else _TextRemover().visit(node))
         return self.generic_visit(node)
 
 
-class _Wordless(ast.NodeTransformer):
-    """Takes texts out of a statement that speaks to people."""
+class _TextRemover(ast.NodeTransformer):
+    """Removes strings from a call that prints."""
 
     def visit_Constant(self, node: ast.Constant) -> Any:
         return None if isinstance(node.value, str) else node

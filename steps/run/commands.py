@@ -1,4 +1,4 @@
-"""Commands as they are printed: with the path of this environment's programs, so that they work when pasted."""
+"""Commands of the flow and of `chess-grpo`: printed so that they work when pasted, and checked when typed."""
 
 import itertools
 import os
@@ -15,34 +15,34 @@ FLOW_FILE: Final = "flows/chess_grpo.py"
 
 
 class CommandError(PlainError, ValueError):
-    """A command of the flow is typed wrongly; the message has the right one."""
+    """A flow command has a wrong option; the message has the right command."""
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """Return the command that resumes a flow run, as a Python of the environment is called; `places` are its values of `--with`."""
+    """Return the command that resumes a flow run, with `python` as its program; `places` are values of `--with`, such as `batch`."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 
 
 def refuse_settings(arguments: Sequence[str]) -> None:
-    """Raise CommandError for a flow command's `--config` that Metaflow would answer in words about its own configuration."""
+    """Raise CommandError for a wrong `--config` option. Metaflow's own error would speak of Metaflow's configuration."""
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
-    for place, (option, name) in enumerate(itertools.pairwise(arguments)):
+    for index, (option, name) in enumerate(itertools.pairwise(arguments)):
         if option not in ("--config", "--config-value"):
             continue
-        if {"run", "resume"} & set(arguments[:place]):
+        if {"run", "resume"} & set(arguments[:index]):
             raise CommandError(f"{option} stands before `run`: python {FLOW_FILE} {option} settings ... run")
         if name != "settings":
             raise CommandError(f"{option} {name}: the settings come after the word `settings`: {remedy}")
-        value = (*arguments, "")[place + 2]
+        value = (*arguments, "")[index + 2]
         if option == "--config" and not Path(value).is_file():
             raise CommandError(f"--config settings {value}: there is no such file; give {remedy}")
 
 
 def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]:
-    """Return the values that a flow command gives an option.
+    """Return the values of an option in a flow command, whether written `NAME VALUE` or `NAME=VALUE`.
 
     >>> option_values(["run", "--with", "batch:cpu=4", "--with=retry"])
     ['batch:cpu=4', 'retry']
@@ -52,9 +52,9 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return a command with the program's path: `chess-grpo show last` is `.venv/bin/chess-grpo show last` in a checkout.
+    """Return a command with its program's path, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last` in a checkout.
 
-    Unchanged where the shell finds this environment's program by its name, and where this environment has none.
+    The command stays unchanged if the shell finds this environment's program by name, or if the environment has no such program.
     """
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
@@ -65,5 +65,5 @@ def pasteable(command: str) -> str:
 
 
 def shortened(path: str | Path) -> str:
-    """Return a path relative to this directory, if it is below it."""
+    """Return a path below the working directory relative to it; any other path unchanged."""
     return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)

@@ -1,8 +1,9 @@
-"""Copies of outputs and of progress in S3: each writer has a name of its own below the version, and what makes a copy whole comes last.
+"""Copies of outputs and progress folders in S3. Writers never share a copy; readers see a copy once its last file is uploaded.
 
-`outputs/STEP/VERSION/HASH/` holds an output's files and then its manifest. `progress/STEP/VERSION/NUMBER-RANDOM/` holds the files of a
-progress folder by hash, and then an index of them, which its writer replaces at each save. A writer that goes on from a copy takes a higher
-number than that copy, so the highest number is the latest work, whatever the machines' clocks say.
+- `outputs/STEP/VERSION/HASH/`: an output's files; the manifest is uploaded last.
+- `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash; each save uploads the index (name -> hash) last.
+
+A new progress copy takes a higher NUMBER than all earlier copies, so the highest number is the latest work. No clock counts.
 """
 
 import json
@@ -31,63 +32,60 @@ from grpo.base.files import (
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
-_NUMBER: Final = "copy.json"
-"""File of a progress folder: the number of its copy."""
+_NUMBER: Final = "copy.json"  # File of a progress folder on disk: NUMBER of the folder's copy in S3.
 _COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
 class Copies:
-    """What S3 has of outputs and of progress."""
-
     def __init__(self, objects: S3Objects) -> None:
         self._objects = objects
 
-    def of(self, step: str, version: str) -> dict[str, dict[str, Any]]:
-        """Return the copies of an output: place -> manifest."""
-        found = {}
+    def outputs(self, step: str, version: str) -> dict[str, dict[str, Any]]:
+        """Return prefix -> manifest of an output's copies; a warning names each damaged copy, which is left out."""
+        manifests = {}
         for key in self._objects.keys(f"outputs/{step}/{version}/"):
-            place = key.removesuffix(f"/{MANIFEST}")
-            if place != key and place.count("/") == 3:  # An output may have deeper files of that name.
+            prefix = key.removesuffix(f"/{MANIFEST}")
+            if prefix != key and prefix.count("/") == 3:  # Deeper: a file of the output that has the manifest's name.
+                address = f"{self._objects}/{key}"
                 try:
-                    where = f"{self._objects}/{key}"
-                    found[place] = of_output(parse_manifest(self._objects.get(key) or b"", where), step, version, where)
+                    manifests[prefix] = of_output(parse_manifest(self._objects.get(key) or b"", address), step, version, address)
                 except CorruptError as error:
                     print(f"WARNING: {error}; this copy is passed over", flush=True)
-        return found
+        return manifests
 
     def publish(self, folder: Path) -> None:
-        """Upload an output of this machine; over an equal copy, which may be damaged."""
+        """Upload a local output. An equal copy in S3 is overwritten, because it may be damaged."""
         manifest = read_manifest(folder)
-        place = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
+        prefix = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
-            self._objects.upload(f"{place}/{name}", folder / name)
-        self._objects.put(f"{place}/{MANIFEST}", (folder / MANIFEST).read_bytes())
+            self._objects.upload(f"{prefix}/{name}", folder / name)
+        self._objects.put(f"{prefix}/{MANIFEST}", (folder / MANIFEST).read_bytes())
 
-    def fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> None:
-        """Download an output into an empty folder. Raises CorruptError when the copy is damaged."""
+    def fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> None:
+        """Download an output into an empty folder. Raises CorruptError if the copy is damaged."""
         files = manifest["files"] | manifest["aside"]
-        self._download({name: f"{place}/{name}" for name in files}, files, folder)
+        self._download({name: f"{prefix}/{name}" for name in files}, files, folder)
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
     def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
-        """Bring the latest whole copy into a progress folder, unless the folder is later; return place and number of a new copy of it."""
-        keys = self._objects.keys(_progress(step, version))
+        """Fetch the latest complete copy if its number is above the folder's. Return prefix and number of a new copy."""
+        keys = self._objects.keys(_progress_prefix(step, version))
         copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
-        number = 1 + max([self._fetch_progress(copies, step, folder), *(each for each, _ in copies)])
-        return f"{_progress(step, version)}{number:08d}-{os.urandom(4).hex()}", number
+        number = 1 + max([self._fetch_progress(copies, step, folder), *(number for number, _ in copies)])
+        return f"{_progress_prefix(step, version)}{number:08d}-{os.urandom(4).hex()}", number
 
     def _fetch_progress(self, copies: Sequence[tuple[int, str]], step: str, folder: Path) -> int:
-        """Replace a progress folder by the latest whole copy with a higher number, if there is one; return the folder's number then."""
-        own = _number_of(folder)
+        """Replace a progress folder by the latest complete copy with a higher number, if any. Return the folder's number afterwards."""
+        own_number = _number_of(folder)
         for number, index in reversed(copies):
-            if number <= own:
+            if number <= own_number:
                 break
             try:
-                listed = parse_json_object(self._objects.get(index) or b"", f"{self._objects}/{index}")
-                files = checked(FILES, listed, f"{self._objects}/{index}")
-                with atomic_folder(folder) as made:
-                    self._download({name: f"{index.removesuffix(_INDEX)}{digest}" for name, digest in files.items()}, files, made)
-                    write_json(made / _NUMBER, number)
+                address = f"{self._objects}/{index}"
+                files = checked(FILES, parse_json_object(self._objects.get(index) or b"", address), address)
+                with atomic_folder(folder) as new_folder:
+                    self._download({name: f"{index.removesuffix(_INDEX)}{digest}" for name, digest in files.items()}, files, new_folder)
+                    write_json(new_folder / _NUMBER, number)
                     if folder.exists():
                         remove_folder(folder)
             except (CorruptError, ForeignError) as error:
@@ -95,10 +93,10 @@ class Copies:
             else:
                 print(f"{step}: progress of another process fetched from {self._objects}", flush=True)
                 return number
-        return own
+        return own_number
 
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
-        """Upload a progress folder to a copy, which holds files of the known hashes; return the hashes that it holds now."""
+        """Upload a progress folder's files to `copy`, except the hashes `known` there. Return the hashes in the copy after this save."""
         if _number_of(folder) != number:
             replace_file(folder / _NUMBER, json_text(number).encode())
         files = {name: digest for name, digest in file_hashes(folder).items() if name != _NUMBER}
@@ -111,8 +109,8 @@ class Copies:
         return set(files.values())
 
     def remove_progress(self, step: str, version: str) -> None:
-        """Delete all progress of a version; the indexes first, so that nobody reads half of a copy."""
-        for key in sorted(self._objects.keys(_progress(step, version)), key=lambda key: not key.endswith(f"/{_INDEX}")):
+        """Delete all progress of a version; indexes first, so no reader sees an incomplete copy."""
+        for key in sorted(self._objects.keys(_progress_prefix(step, version)), key=lambda key: not key.endswith(f"/{_INDEX}")):
             self._objects.delete(key)
 
     def _download(self, keys: Mapping[str, str], digests: Mapping[str, str], folder: Path) -> None:
@@ -126,15 +124,15 @@ class Copies:
                 raise CorruptError(f"{self._objects}/{key} is changed since it was written")
 
 
-def of_output(manifest: dict[str, Any], step: str, version: str, place: object) -> dict[str, Any]:
-    """Return a manifest. Raises CorruptError when it is not the manifest of this output."""
+def of_output(manifest: dict[str, Any], step: str, version: str, source: object) -> dict[str, Any]:
+    """Return the manifest. Raises CorruptError, naming `source`, if the manifest belongs to another step or version."""
     if (manifest.get("step"), manifest.get("version")) != (step, version):
-        raise CorruptError(f"{place} holds another output than version {version} of {step}")
+        raise CorruptError(f"{source} holds another output than version {version} of {step}")
     return manifest
 
 
 def _number_of(folder: Path) -> int:
-    """Return the number of the copy that a progress folder continues; 0 when the folder has none."""
+    """Return the number of the S3 copy that a progress folder continues; 0 without one."""
     try:
         number = read_json(folder / _NUMBER)
     except (OSError, CorruptError):
@@ -142,5 +140,5 @@ def _number_of(folder: Path) -> int:
     return number if type(number) is int else 0
 
 
-def _progress(step: str, version: str) -> str:
+def _progress_prefix(step: str, version: str) -> str:
     return f"progress/{step}/{version}/"

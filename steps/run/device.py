@@ -13,28 +13,25 @@ class DeviceError(PlainError, ValueError):
 
 
 def torch_device(machine: Machine) -> torch.device:
-    """Return the device after setting the thread count and deterministic algorithms: both change the last bits of a sum.
-
-    Raises DeviceError.
-    """
+    """Set thread count and deterministic algorithms (both change the last bits of sums), and return the device. Raises DeviceError."""
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    # On the CPU too: there several threads sum the gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would import
-    # torch's compiler as well, 1.3 seconds of a process, and no network is compiled.
+    # Also on the CPU, because threads sum the gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would also import
+    # torch's compiler, which takes 1.3 seconds; no network is compiled.
     torch.set_deterministic_debug_mode("error")
-    # It guards against reading memory that nobody wrote, and takes 5 % of a training step.
+    # Filling uninitialized memory takes 5 % of a training step, and only guards against reading it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    # Must be set before the first use of the GPU: cuBLAS is deterministic only with a fixed workspace.
+    # cuBLAS is deterministic only with a fixed workspace, which must be set before the first use of the GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     return torch.device("cuda", 0)
 
 
 def device_facts(machine: Machine) -> str:
-    """Return the facts besides the code that decide the last bits of trained weights; part of a training step's version."""
+    """Return the facts, besides the code, that change the last bits of trained weights."""
     device = torch_device(machine)
     if device.type == "cuda":
         return f"cuda {torch.cuda.get_device_name(device)} torch {torch.__version__}"

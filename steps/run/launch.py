@@ -1,4 +1,4 @@
-"""How a run was started: its nearest preset, its name, and the command that starts it again."""
+"""Launch of a run as text: the preset with the fewest differences, the run's label, and the command that starts an equal run."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from steps.run.commands import FLOW_FILE
 
 _SEED: Final = "seed"
-_MAX_NAMED: Final = 3
+_MAX_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,45 +19,42 @@ class Launch:
     """A preset, and the differences of a run's settings from it."""
 
     preset: str
-    differences: Mapping[str, Any]
-    """Dotted name of a setting -> its value in the run."""
+    differences: Mapping[str, Any]  # Dotted name of a setting -> the run's value.
     seed: int
 
     @property
     def text(self) -> str:
-        """The settings as a file for `--config settings`."""
+        """Settings file for `--config settings`."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
     @property
     def label(self) -> str:
-        """Preset, at most three changed settings with their values, and seed: the run's name before its verdict is known."""
+        """Preset, at most three changed settings with their values, and seed: the run's name until its verdict."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
-        more = [f"{len(changed) - _MAX_NAMED} more"] if len(changed) > _MAX_NAMED else []
-        return ", ".join([self.preset, *changed[:_MAX_NAMED], *more, f"seed {self.seed}"])
+        more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
+        return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
 
     def command(self, words: Sequence[str] = ()) -> str:
-        """Return the shell command that starts such a run.
-
-        Args:
-            words: arguments after `run`.
-        """
+        """Return the shell command that starts an equal run; `words` follow `run`."""
         is_plain = self.preset == DEFAULT_PRESET and not self.differences
         settings = [] if is_plain else ["--config-value", "settings", shlex.quote(self.text.strip())]
         return " ".join(["python", FLOW_FILE, *settings, "run", *map(shlex.quote, words)])
 
 
 def launch_of(settings: Mapping[str, Any]) -> Launch:
-    r"""Return the preset with the fewest differences from these complete settings, and the differences.
+    r"""Return the preset with the fewest differences from complete settings, and the differences.
 
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
-    given = flattened(settings)
-    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # Of two that are as near, the default preset.
-    found = []
+    values = flattened(settings)
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # `min` takes the first of equals: the default preset.
+    launches = []
     for name in names:
-        usual = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))  # None is off, which no preset changes.
-        differences = {key: value for key, value in given.items() if key not in usual or usual[key] != value}
-        found.append(Launch(preset=name, differences=differences, seed=given[_SEED]))
-    return min(found, key=lambda each: len(each.differences))
+        preset = flattened(
+            read_settings(f'preset = "{name}"').model_dump(mode="json")
+        )  # Without settings that are None (off): no preset sets them.
+        differences = {key: value for key, value in values.items() if key not in preset or preset[key] != value}
+        launches.append(Launch(preset=name, differences=differences, seed=values[_SEED]))
+    return min(launches, key=lambda launch: len(launch.differences))

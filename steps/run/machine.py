@@ -1,4 +1,4 @@
-"""Facts of the machine a step runs on, read from environment variables; none of them is a setting."""
+"""Facts of the machine that a step runs on, from environment variables; no setting."""
 
 import os
 import re
@@ -12,54 +12,37 @@ from urllib.parse import quote, unquote
 from grpo.base.errors import PlainError
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
-STORE: Final = "CHESS_GRPO_STORE"
-"""Variable: the store of outputs and records, a folder or `s3://BUCKET/PREFIX`."""
-TASK: Final = "CHESS_GRPO_TASK"
-BATCH_JOB: Final = "AWS_BATCH_JOB_ID"
-"""Variable that AWS Batch sets in each of its containers."""
-SECRETS: Final = "CHESS_GRPO_SECRETS"
-"""Variable: comma-separated names of secrets in AWS Secrets Manager; they hold variables of tasks in containers."""
-MIRROR: Final = "CHESS_GRPO_WANDB"
-"""Variable: whether runs are mirrored to Weights & Biases (`steps.track.wandb`)."""
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-"""Hosts that are this machine."""
-OFF: Final = "off"
-OFFLINE: Final = "offline"
-"""In a folder of the home, for `wandb sync` to upload."""
-ONLINE: Final = "online"
-"""While the step runs; offline where there is no API key."""
+# Environment variables.
+STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
+TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
+BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it in each of its containers.
+SECRETS: Final = "CHESS_GRPO_SECRETS"  # Comma-separated names of secrets in AWS Secrets Manager, with variables for tasks in containers.
+MIRROR: Final = "CHESS_GRPO_WANDB"  # How runs are mirrored to Weights & Biases (`steps.track.wandb`).
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
+OFF: Final = "off"  # Values of CHESS_GRPO_WANDB.
+OFFLINE: Final = "offline"  # Into a folder of the home, for `wandb sync` to upload.
+ONLINE: Final = "online"  # While the step runs; offline without an API key.
 
 
 class MachineError(PlainError, ValueError):
-    """An environment variable has an invalid value; the message names it and its allowed values."""
+    """An environment variable is invalid; the message has its name and allowed values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """Paths, device, tracking server and task of this machine."""
-
-    stockfish: str
-    """CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's path."""
-    home: Path
-    """CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: step outputs and the SQLite tracking store."""
-    tracking_uri: str
-    """MLFLOW_TRACKING_URI, else an SQLite file in `home`."""
-    device: str
-    """CHESS_GRPO_DEVICE, else `auto`: a GPU when torch finds one."""
-    num_threads: int
-    """Threads of torch; part of a training step's version, since the thread count changes how sums round."""
-    store: str = ""
-    """CHESS_GRPO_STORE: where outputs, progress and records are, a folder or `s3://BUCKET/PREFIX`; empty for `home`."""
-    is_container: bool = False
-    """Whether the disk is ephemeral: it vanishes with the task."""
-    task: str = ""
-    """CHESS_GRPO_TASK, set by the flow: RUN/STEP/TASK; empty outside of a flow."""
-    mirror: str = OFF
-    """CHESS_GRPO_WANDB; not a setting, because it changes no output."""
+    stockfish: str  # CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's path.
+    home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: step outputs and the SQLite tracking store.
+    tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
+    device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
+    num_threads: int  # CHESS_GRPO_THREADS, else all cores. Threads of torch; in a training step's version, because they change rounding.
+    store: str = ""  # CHESS_GRPO_STORE: a folder or `s3://BUCKET/PREFIX`; empty for `home`.
+    is_container: bool = False  # Whether the disk vanishes with the task.
+    task: str = ""  # CHESS_GRPO_TASK: RUN/STEP/TASK; empty outside of a flow.
+    mirror: str = OFF  # CHESS_GRPO_WANDB.
 
     @classmethod
     def here(cls) -> Self:
-        """Return the facts of this machine; raises MachineError."""
+        """Return the facts of this machine. Raises MachineError."""
         require_home()
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
@@ -76,12 +59,12 @@ class Machine:
 
     @property
     def shown_uri(self) -> str:
-        """The tracking URI as messages show it: without user, password and query."""
+        """Tracking URI for messages: without user, password and query."""
         return without_secrets(self.tracking_uri)
 
 
 def require_home() -> None:
-    """Raise MachineError for a user without a home folder, in which several libraries look for their configuration."""
+    """Raise MachineError for a user without a home folder, because several libraries read their configuration there."""
     try:
         Path.home()
     except RuntimeError:
@@ -89,14 +72,14 @@ def require_home() -> None:
 
 
 def _num_threads() -> int:
-    given = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))
-    if not (given.isdecimal() and int(given)):
-        raise MachineError(f"CHESS_GRPO_THREADS={given}: give a number of 1 or more; unset, it is the number of cores")
-    return int(given)
+    text = os.environ.get("CHESS_GRPO_THREADS") or str(len(os.sched_getaffinity(0)))
+    if not (text.isdecimal() and int(text)):
+        raise MachineError(f"CHESS_GRPO_THREADS={text}: give a number of 1 or more; unset, it is the number of cores")
+    return int(text)
 
 
 def _one_of(name: str, allowed: Sequence[str]) -> str:
-    """Return the value of a variable; unset, the first of those that are allowed."""
+    """Return a variable's value; by default the first allowed one. Raises MachineError."""
     value = os.environ.get(name) or allowed[0]
     if value not in allowed:
         raise MachineError(f"{name}={value}: it may be {', '.join(allowed)}; unset, it is {allowed[0]}")
@@ -104,29 +87,29 @@ def _one_of(name: str, allowed: Sequence[str]) -> str:
 
 
 def store_place(environment: Mapping[str, str]) -> str:
-    """Return CHESS_GRPO_STORE, a folder as an absolute path; empty when it is not set. Raises MachineError for another kind of address."""
-    place = environment.get(STORE) or ""
-    scheme, is_address, rest = place.partition("://")
-    if is_address and (scheme != "s3" or not rest.partition("/")[0]):
+    """Return CHESS_GRPO_STORE, with a folder as an absolute path; empty if unset. Raises MachineError for another kind of address."""
+    address = environment.get(STORE) or ""
+    scheme, is_url, rest = address.partition("://")
+    if is_url and (scheme != "s3" or not rest.partition("/")[0]):
         raise MachineError(
-            f"{STORE}={without_secrets(place)}: outputs are written on the condition that there are none, for which there is a client of S3"
-            " only: give s3://BUCKET/PREFIX or a folder; unset, it is CHESS_GRPO_HOME"
+            f"{STORE}={without_secrets(address)}: only S3 and folders can refuse to overwrite an output: give s3://BUCKET/PREFIX"
+            " or a folder; unset, it is CHESS_GRPO_HOME"
         )
-    if is_address and (without_secrets(place) != place or not _BUCKET.fullmatch(rest.partition("/")[0])):
+    if is_url and (without_secrets(address) != address or not _BUCKET.fullmatch(rest.partition("/")[0])):
         raise MachineError(
-            f"{STORE}={without_secrets(place)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here): records and logs hold"
-            " the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            f"{STORE}={without_secrets(address)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here), because records and"
+            " logs hold the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         )
-    return place if is_address or not place else str(Path(place).resolve())
+    return address if is_url or not address else str(Path(address).resolve())
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
-    """Return whether these are the environment variables of a task that AWS Batch runs."""
+    """Return whether AWS Batch set these environment variables."""
     return BATCH_JOB in environment
 
 
 def sqlite_address(file: Path) -> str:
-    """Return the address of an SQLite tracking store, quoted as SQLAlchemy reads it.
+    """Return the address of an SQLite tracking store, quoted for SQLAlchemy.
 
     >>> sqlite_address(Path("/what?/50%/mlflow.db"))
     'sqlite:////what%3F/50%25/mlflow.db'
@@ -135,7 +118,7 @@ def sqlite_address(file: Path) -> str:
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:
-    """Return the file of an SQLite tracking store; None for another kind of store.
+    """Return the file of an SQLite tracking store; None for any other store.
 
     >>> sqlite_file("sqlite:////shared/50%25/mlflow.db")
     PosixPath('/shared/50%/mlflow.db')
@@ -150,7 +133,7 @@ _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with its addresses cut down to scheme, host and path, so that it can be shown.
+    """Return a text whose addresses keep only scheme, host and path.
 
     >>> without_secrets("postgresql://me:S3cret@host/db?password=S3cret refuses")
     'postgresql://host/db refuses'
@@ -160,8 +143,8 @@ def without_secrets(text: str) -> str:
 
 def _shown(address: re.Match[str]) -> str:
     scheme, rest = address.groups()
-    place, _, query = rest.replace("#", "?").partition("?")
-    if rest.startswith("/"):  # A file, or a database of this machine: an @ belongs to its path.
-        return f"{scheme}{place}"
-    # An @ behind a question mark: either may belong to a password.
-    return f"{scheme}..." if "@" in query else f"{scheme}{place.rpartition('@')[2]}"
+    location, _, query = rest.replace("#", "?").partition("?")
+    if rest.startswith("/"):  # A local file or database: an @ belongs to the path.
+        return f"{scheme}{location}"
+    # With an @ after a question mark, either may belong to a password: hide everything.
+    return f"{scheme}..." if "@" in query else f"{scheme}{location.rpartition('@')[2]}"

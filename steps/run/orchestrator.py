@@ -1,4 +1,4 @@
-"""Metaflow's configuration and metadata service, examined before Metaflow starts, which reports a fault in them by a traceback."""
+"""Checks of Metaflow's configuration and metadata service before Metaflow starts, because Metaflow reports faults by a traceback."""
 
 import json
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ from grpo.base.errors import PlainError
 from steps.run.machine import require_home
 
 _SECONDS: Final = (2.0, 3.0)  # To connect, and to wait for an answer.
-_MAX_WORDS: Final = 200  # Characters of the service's answer in a message.
+_MAX_REPLY: Final = 200  # Characters of the service's answer in a message.
 
 
 class OrchestratorError(PlainError, RuntimeError):
-    """Metaflow cannot start with its configuration; the message has the remedy."""
+    """Metaflow cannot start; the message has the remedy."""
 
 
 def configuration(environment: Mapping[str, str]) -> str:
-    """Return which configuration Metaflow reads, without importing it. Raises OrchestratorError if it cannot be read."""
+    """Return Metaflow's configuration file, without importing Metaflow. Raises OrchestratorError if the file cannot be read."""
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
     profile = environment.get("METAFLOW_PROFILE")
@@ -26,9 +26,9 @@ def configuration(environment: Mapping[str, str]) -> str:
         if not file.exists():
             if not profile:
                 return "no configuration: runs are kept in .metaflow of the working directory"
-            known = ", ".join(sorted(path.stem.removeprefix("config_") for path in home.glob("config_*.json"))) or "none"
+            profiles = ", ".join(sorted(path.stem.removeprefix("config_") for path in home.glob("config_*.json"))) or "none"
             raise OrchestratorError(
-                f"METAFLOW_PROFILE={profile}: there is no {file}; unset METAFLOW_PROFILE, or set it to a profile of {home} ({known})"
+                f"METAFLOW_PROFILE={profile}: there is no {file}; unset METAFLOW_PROFILE, or set it to a profile of {home} ({profiles})"
             )
         if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
             raise OrchestratorError(f"{file} is not a JSON object: `metaflow configure aws` writes one")
@@ -38,7 +38,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return where Metaflow keeps its metadata. Raises OrchestratorError if the service for it does not answer."""
+    """Return the kind or address of Metaflow's metadata. Raises OrchestratorError if the metadata service does not answer."""
     import requests
     from metaflow import metaflow_config
 
@@ -48,16 +48,16 @@ def service() -> str:
     if not address:
         raise OrchestratorError(f"METAFLOW_DEFAULT_METADATA is service and METAFLOW_SERVICE_URL is not set: set it, {remedy}")
     try:
-        answer = requests.get(f"{address.rstrip('/')}/ping", headers=metaflow_config.SERVICE_HEADERS, timeout=_SECONDS)
+        response = requests.get(f"{address.rstrip('/')}/ping", headers=metaflow_config.SERVICE_HEADERS, timeout=_SECONDS)
     except (requests.RequestException, UnicodeError) as error:
         kind = type(error).__name__
         raise OrchestratorError(
             f"Metaflow's metadata service {address} does not answer ({kind}): correct METAFLOW_SERVICE_URL, {remedy}"
         ) from None
-    if not answer.ok:
-        words = " ".join(answer.text.split())[:_MAX_WORDS]
+    if not response.ok:
+        reply = " ".join(response.text.split())[:_MAX_REPLY]
         raise OrchestratorError(
-            f"Metaflow's metadata service {address} answers {answer.status_code} ({words}): correct METAFLOW_SERVICE_URL or"
+            f"Metaflow's metadata service {address} answers {response.status_code} ({reply}): correct METAFLOW_SERVICE_URL or"
             f" METAFLOW_SERVICE_AUTH_KEY, {remedy}"
         )
     return f"metadata: {address}"

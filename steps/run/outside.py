@@ -1,4 +1,4 @@
-"""What steps take in from outside of the run, by hash."""
+"""Hashes of the dependencies that no step makes: engine, device, files, model, defaults."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -22,41 +22,40 @@ def _device(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: AR
 
 
 def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
-    """Return what the dataset is made from, by hash."""
     boards = settings.boards
     files = find_files(boards.files) if boards.files else []
-    judged = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
-    # Names of sources are in the rows, folders are not; of what judges only the content counts.
-    named = {f"file {file.name}": fingerprint(file) for file in files}
-    return {"engine": str(identify(machine.stockfish))} | named | judged
+    excluded = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
+    # The dataset's rows contain names of source files, so names count but folders do not. Excluded positions count by content alone.
+    sources = {f"file {file.name}": fingerprint(file) for file in files}
+    return {"engine": str(identify(machine.stockfish))} | sources | excluded
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
-    """Return the settings of a kind's section that `pretrain` does not read, with their defaults; empty for a kind without a section."""
+    """Return setting -> default, for settings of a kind's section that `pretrain` does not read; empty for a kind without a section."""
     section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
     fields = type(getattr(Settings(), section)).model_fields if section else {}
     return {name: field.default for name, field in fields.items() if not is_within(f"{section}.{name}", reads)}
 
 
 def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return what imitation begins with, and what `pretrain` writes into the policy's folder without reading it, by hash.
+    """Return hashes of imitation's initial model, and of defaults that `pretrain` writes into the policy's folder.
 
-    Raises a PlainError of the kind when the model that imitation begins with is missing.
+    Raises a PlainError of the kind when the initial model is missing.
     """
     kind = settings.policy.kind
     unread = {"unread settings": sha256_json(unread_by_pretrain(kind))} if KINDS[kind].section else {}
-    start: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
-    return unread | start
+    model: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
+    return unread | model
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return what matches begin from, by hash: of a book only the content counts; the generator is code."""
+    """Return the hash of the book's content; {} without a book, because the generator of openings counts as code."""
     book = settings.evaluation.opening_book
     return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the defaults beside which the pages of a run state its settings; of those that no step reads no page tells."""
+    """Return the hash of the defaults that pages show: of all settings except those that no version has."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
@@ -69,4 +68,4 @@ OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] 
     Outside.MODEL: _model,
     Outside.DEFAULTS: _defaults,
 }
-"""Dependency of a step -> name of each part and its hash, for the step's version."""
+"""Dependency -> function that returns name -> hash, which a step's version includes."""

@@ -1,10 +1,7 @@
-"""Processes of a flow: whether another still lives, what ends them with their parent, and what their exit codes say.
+"""Processes of a flow: tokens that tell whether a process still lives, their end with their parent, and exit codes.
 
-A token names the machine, its boot, the namespace of its process ids, and the process with its start, because ids are used again.
-
-Metaflow's scheduler starts one process per task. A task starts processes that render its cards. On AWS Batch the scheduler's processes
-watch remote jobs. Each process records itself in the environment of its children. When it ends, the Linux kernel sends its children
-SIGTERM (PR_SET_PDEATHSIG), so that GRPO saves a checkpoint of its last step.
+Metaflow's scheduler starts one process per task, and a task starts processes that render its cards. On AWS Batch the scheduler's processes
+watch remote jobs. When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG), so GRPO saves its last step.
 """
 
 import os
@@ -17,14 +14,11 @@ from typing import Final, Literal
 
 from grpo.base.processes import signal_when_parent_ends
 
-NO_RETRY: Final = 202
-"""Exit code: the error is not retryable; Metaflow does not retry a task that ends with it."""
-RESUMABLE: Final = 75
-"""Exit code: a retry, here or on another machine, resumes from the last checkpoint; EX_TEMPFAIL of sysexits.h."""
-LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
-"""Variable: the token of the process that started the run; its tasks inherit it; those on Batch do not have it."""
-PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
-"""Variable: the id of the parent process. It means nothing on another machine, so jobs on AWS Batch do not get it."""
+NO_RETRY: Final = 202  # Exit code after which Metaflow does not retry the task.
+RESUMABLE: Final = 75  # Exit code: a retry, on any machine, resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
+# Environment variables that tasks inherit, except on AWS Batch, because another machine has other processes.
+LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"  # Token of the process that launched or resumed the run.
+PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Id of the parent process.
 _ENDED: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -32,7 +26,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_token() -> str:
-    """Return the token of this process; empty where the system does not tell about processes in /proc."""
+    """Return this process's token: machine, boot, process namespace, id and start time (ids are reused); empty without /proc."""
     if not _NAMESPACE.exists():
         return ""
     machine = _MACHINE.read_text(encoding="utf-8").strip() if _MACHINE.exists() else ""
@@ -41,18 +35,18 @@ def own_token() -> str:
 
 
 def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
-    """Return whether the process of a token lives; of another machine, or without a token, nothing is known."""
+    """Return whether the process of a token lives; "unknown" for an empty token or another machine."""
     match token.split(), own_token().split():
-        case [machine, boot, namespace, process, start], [here, *place, _, _] if machine == here:
-            if boot != place[0] and not machine.endswith("/"):
-                return "gone"  # Before the machine started again.
-            if [boot, namespace] == place:
+        case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
+            if boot != own_boot and not machine.endswith("/"):
+                return "gone"  # The machine has rebooted since.
+            if (boot, namespace) == (own_boot, own_namespace):
                 return "alive" if _start(int(process)) == start else "gone"
     return "unknown"
 
 
 def _start(process: int) -> str | None:
-    """Return when a process started, in the kernel's ticks since the boot; None for one that has ended."""
+    """Return a process's start time in kernel ticks since the boot; None if the process has ended."""
     try:
         state, *fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -61,13 +55,13 @@ def _start(process: int) -> str | None:
 
 
 def end_with_parent(*, unwinds: bool = False) -> None:
-    """End this process when its parent in the flow ends; the first process of a flow has no such parent.
+    """End this process when its parent in the flow ends; the flow's first process has no parent in the flow.
 
-    Call it once, in the main thread, before anything else. The kernel watches the thread that started this process, which must
-    outlive it (Metaflow starts processes from main threads).
+    Call it once, in the main thread, before anything else. The kernel watches the thread that started this process, so the thread must
+    outlive the process; Metaflow starts processes from main threads.
 
     Args:
-        unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its default action, or that of the step.
+        unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its action.
     """
     parent = os.environ.get(PARENT_VARIABLE)
     os.environ[PARENT_VARIABLE] = str(os.getpid())
@@ -76,7 +70,7 @@ def end_with_parent(*, unwinds: bool = False) -> None:
     if unwinds:
         signal.signal(signal.SIGTERM, _unwind)
     signal_when_parent_ends(signal.SIGTERM)
-    if not Path(f"/proc/{parent}").exists():  # It ended before that.
+    if not Path(f"/proc/{parent}").exists():  # The parent ended before that call.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,10 +1,10 @@
-"""The store: outputs of steps by version, the progress of unfinished ones, and records; in a folder or in S3.
+"""Store of step outputs by version, progress of unfinished steps, and records of runs; in a folder or in S3.
 
-A writer of `outputs/STEP/VERSION/` fills a folder of its own, then the manifest (hash of each file), then one rename. Nobody changes what
-another has written, and equal versions have equal outputs, so nobody needs a lock between machines. On one disk, a lock that ends with
-its process lets a second one wait for the first, so that they share `progress/STEP/VERSION/`.
+A writer fills a temporary folder, then writes the manifest (hash of each file), then renames the folder to `outputs/STEP/VERSION/`. Outputs
+never change, and equal versions have equal outputs, so machines need no lock between them. On one disk, a lock that ends with its process
+makes a second process wait for the first, because both use `progress/STEP/VERSION/`.
 
-Where the store is S3 (`steps.run.copies`), these folders lie in the home: outputs as a cache, progress for processes of this disk.
+With a store in S3 (`steps.run.copies`), these folders lie in the home: outputs as a cache, progress for the processes of this disk.
 """
 
 import os
@@ -41,19 +41,16 @@ from steps.run.step import StepOutput
 
 T = TypeVar("T")
 _RECORD_HASH: Final = "record_hash"
-_NUM_AT_ONCE: Final = 16
-"""Requests to S3: each waits for the network, not for this machine."""
+_NUM_AT_ONCE: Final = 16  # Concurrent reads of records: each waits for the network, not for a core.
 
 
 class MissingFileError(CorruptError, FileNotFoundError):
-    """An output is whole, and does not have a file that this code writes."""
+    """A complete output has no such file, because other code made it."""
 
 
 class Store:
-    """Outputs, progress and records: in a folder, or in S3 with a cache of outputs in the home."""
-
     def __init__(self, place: str | Path, home: Path) -> None:
-        """Open the store at a folder or `s3://BUCKET/PREFIX`; nothing is read or written yet."""
+        """Take a folder or `s3://BUCKET/PREFIX`, and the home; reads and writes nothing yet."""
         self._place = str(place)
         self._objects: FolderObjects | S3Objects
         if self._place.startswith(S3_SCHEME):
@@ -64,7 +61,6 @@ class Store:
 
     @classmethod
     def of(cls, machine: Machine) -> Self:
-        """Return the store of a machine."""
         return cls(machine.store or machine.home, machine.home)
 
     def __str__(self) -> str:
@@ -73,36 +69,36 @@ class Store:
     # Outputs.
 
     def folder(self, step: str, version: str) -> Path:
-        """Return the path of an output on this machine, whether or not it exists."""
+        """Return the path of an output on this disk; it may not exist."""
         return self._folder / "outputs" / step / version
 
     def place(self, output: StepOutput) -> str:
-        """Return where people find an output: its folder, or in S3 what its copies lie below."""
+        """Return the address of an output for messages: its folder, or the prefix of its copies in S3."""
         root = self._folder if self._copies is None else self
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
     def open(self, output: StepOutput) -> Path:
-        """Return the verified folder of an output, from S3 if it is only there; raises CorruptError when it is nowhere whole."""
-        if self._whole(output["step"], output["version"], output["output_hash"]) is None:
-            raise CorruptError(f"the output {output['output_hash'][:12]} of {output['step']} is nowhere whole in {self}")
+        """Return the verified folder of an output, fetched from S3 if necessary. Raises CorruptError without a complete copy."""
+        if self._verified(output["step"], output["version"], output["output_hash"]) is None:
+            raise CorruptError(f"{self} has no complete copy of the output {output['output_hash'][:12]} of {output['step']}")
         return self.folder(output["step"], output["version"])
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
-        """Return the manifest of a verified output; raises CorruptError as `open` does."""
+        """Return the manifest of a verified output. Raises CorruptError as `open` does."""
         return read_manifest(self.open(output))
 
     def file(self, output: StepOutput, name: str) -> Path:
-        """Return a file or a folder of a verified output; raises CorruptError as `open` does, MissingFileError when it has none."""
+        """Return the path of a file or folder in a verified output. Raises CorruptError as `open` does, or MissingFileError."""
         if not (path := self.open(output) / name).exists():
             raise MissingFileError(f"the output of {output['step']} in {self.place(output)} has no {name}: other code made it")
         return path
 
     @contextmanager
     def making(self, step: str, version: str) -> Iterator["Making"]:
-        """Yield what has the output of this version or makes it: one process of this disk at a time, the others wait and say for whom.
+        """Yield a `Making`, which has this version's output or makes it. Other processes of this disk wait, and print for which process.
 
-        The progress folder survives kills; it is deleted at the end when the output is in the store, and stays otherwise. In S3 it begins
-        as the newest whole one of anybody, unless this disk's own has gone on since.
+        The progress folder survives kills and is deleted once the output is in the store. With S3, it begins as the latest complete copy
+        of any machine, unless this disk's folder is later.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
 
@@ -110,20 +106,20 @@ class Store:
             print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)
 
         with locked(lock, say):
-            # Temporary files of killed processes hold hard links to files of outputs, which would keep them on the disk.
-            for place in (progress, self.folder(step, version)):
-                remove_abandoned(place)
+            # Hard links in temporary files of killed processes would keep deleted outputs on the disk.
+            for folder in (progress, self.folder(step, version)):
+                remove_abandoned(folder)
             making = Making(self, step, version)
             yield making
             if making.output is not None:
-                with suppress(StoreError):  # The next who finds the output deletes it.
+                with suppress(StoreError):  # The next process that finds the output deletes the progress.
                     if self._copies is not None:
                         self._copies.remove_progress(step, version)
                 if progress.exists():
                     remove_folder(progress)
 
-    def _whole(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of a whole output, of the wanted hash if that is given; it is on this machine afterwards."""
+    def _verified(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
+        """Return the manifest of a complete output, fetched from S3 if necessary; None without. `wanted`: its hash, empty for any."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -132,16 +128,16 @@ class Store:
                     return manifest
             except CorruptError as error:
                 print(f"{step}: WARNING: {error}; set aside as {_set_aside(folder)}", flush=True)
-        copies = {} if self._copies is None else self._copies.of(step, version)
-        fits = ((place, manifest) for place, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
-        return next((manifest for place, manifest in fits if self._fetch(place, manifest, folder)), None)
+        copies = {} if self._copies is None else self._copies.outputs(step, version)
+        matching = ((prefix, manifest) for prefix, manifest in copies.items() if wanted in ("", manifest["output_hash"]))
+        return next((manifest for prefix, manifest in matching if self._fetch(prefix, manifest, folder)), None)
 
-    def _fetch(self, place: str, manifest: Mapping[str, Any], folder: Path) -> bool:
-        """Download an output, and return whether it was whole; another that is there then goes aside."""
+    def _fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> bool:
+        """Download an output, and return whether it was complete. If so, an existing folder is set aside."""
         assert self._copies is not None
         try:
-            with atomic_folder(folder) as made:
-                self._copies.fetch(place, manifest, made)
+            with atomic_folder(folder) as new_folder:
+                self._copies.fetch(prefix, manifest, new_folder)
                 _set_aside(folder)
         except CorruptError as error:
             print(f"{manifest['step']}: WARNING: {error}; this copy is passed over", flush=True)
@@ -152,32 +148,29 @@ class Store:
     # Progress.
 
     def progress(self, step: str, version: str) -> Path:
-        """Return the progress folder of a version on this machine, whether or not it exists."""
+        """Return the path of a version's progress folder on this disk; it may not exist."""
         return self._folder / "progress" / step / version
 
     # Records.
 
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
-        """Write a record, unless there is one; return whether it was written. A key is a relative path such as `runs/17/start.json`.
+        """Write a record unless its key has one; return whether it was written. A key is a relative path such as `runs/17/start.json`.
 
-        The record's hash covers its facts and its key: `read_all` notices each change, and a record that was moved to another key.
+        The record's hash covers facts and key, so `read_all` detects a record that was changed or moved to another key.
         """
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record of this form. A warning names each record that is damaged, moved or of another form; these are left out.
-
-        From S3 many records are read at a time.
-        """
-        wanted, found = list(keys), dict[str, T]()
+        """Return key -> record of this form. A warning names each record that is damaged, moved or of another form, which is left out."""
+        wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
                 try:
                     if data is not None:
-                        found[key] = checked(form, self._opened(data, key), f"{self}/{key}")
+                        records[key] = checked(form, self._opened(data, key), f"{self}/{key}")
                 except (CorruptError, ForeignError) as error:
                     print(f"WARNING: {error}; this record is passed over", flush=True)
-        return found
+        return records
 
     def _opened(self, data: bytes, key: str) -> dict[str, Any]:
         facts = parse_json_object(data, f"{self}/{key}")
@@ -186,30 +179,28 @@ class Store:
         return without(facts, _RECORD_HASH)
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys below a prefix that ends in `/`, sorted."""
+        """Return the sorted keys below a prefix, which ends in `/`."""
         return self._objects.keys(prefix)
 
     def probe(self) -> None:
-        """Write, list and read a record; raises StoreError or StorageError."""
-        self.create(key := "probe/record.json", {})  # A folder, and S3, take it in before they see that there is one.
+        """Check the store: write, list and read a record. Raises StoreError or StorageError."""
+        self.create(key := "probe/record.json", {})  # Tests the permission to write even if the record exists.
         if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
             raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
 
 
 class Making:
-    """An output that is being made by this process; `Store.making` gives it."""
+    """An output that this process makes or found complete; see `Store.making`."""
 
     def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
-        self._copy, self._number, self._known = "", 0, set[str]()
-        self.progress = store.progress(step, version)
-        """A folder that survives kills: what is there at first is from the process before."""
-        was_here = store.folder(step, version).exists()
-        manifest = store._whole(step, version)
-        self.output = None if manifest is None else _output(manifest)
-        """The output, once it is in the store: from the beginning if it need not be made."""
+        self._copy, self._number, self._saved_hashes = "", 0, set[str]()
+        self.progress = store.progress(step, version)  # Survives kills; contains the work of earlier processes.
+        was_local = store.folder(step, version).exists()
+        manifest = store._verified(step, version)
+        self.output = None if manifest is None else _output(manifest)  # None until the output is in the store.
         if manifest is not None:
-            if was_here and store._copies is not None and manifest not in store._copies.of(step, version).values():
+            if was_local and store._copies is not None and manifest not in store._copies.outputs(step, version).values():
                 store._copies.publish(store.folder(step, version))
         else:
             if store._copies is not None:
@@ -219,16 +210,16 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Copy what is new in the progress folder to S3; a failure is a warning, and the next call copies everything."""
+        """Copy new files of the progress folder to S3, if the store is there. A failure prints a warning; the next call tries again."""
         if self._store._copies is not None:
             try:
-                self._known = self._store._copies.save_progress(self._copy, self._number, self.progress, self._known)
+                self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)
             except StoreError as error:
                 print(f"{self._step}: WARNING: if this machine is lost now, the work since the last copy is lost: {error}", flush=True)
 
     @contextmanager
     def filling(self, facts: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield an empty folder that becomes the output, with these facts in its manifest, when the block succeeds."""
+        """Yield an empty folder, which becomes the output if the block succeeds; its manifest has these facts."""
         target = self._store.folder(self._step, self._version)
         with atomic_folder(target) as folder:
             yield folder
@@ -243,7 +234,7 @@ def _output(manifest: Mapping[str, Any]) -> StepOutput:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Give a folder, if it is there, a name by which no version is found; return that."""
+    """Rename a folder, if it exists, so that it is no version's output; return the new path."""
     aside = folder.with_name(f"{folder.name}.set-aside-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
         folder.rename(aside)

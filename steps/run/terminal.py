@@ -1,4 +1,4 @@
-"""What people read while they wait: a line a minute with progress, time left and the latest numbers."""
+"""Terminal output of a step at work: one line a minute with progress, time left and the latest metrics."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,97 +9,94 @@ from grpo.metrics.table import FINDING
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_MIN_UNITS: Final = 5
-"""Fewer give no estimate of the time left: the first ones include what is done once, such as loading."""
+_MIN_UNITS: Final = 5  # No estimate before: the first units include work that is done once, such as loading.
 
 
 class Pace:
-    """How far work is, and how long it will still take at its pace so far."""
+    """Estimates how long work still takes, from its speed since the first call of `text` in this process."""
 
     def __init__(self) -> None:
-        """Begin with the first call of `text`: what was done before this process does not count."""
         self._first: tuple[float, int] | None = None
         self._last = 0
 
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
-        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s"; without estimates while there is no pace.
+        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s"; no estimates in the first calls.
 
         Args:
-            done: units that are done.
-            total: all units.
-            unit: their name, in the plural.
-            after: returns about how many seconds the run takes after this work; None if that is not known.
+            done: number of finished units, of `total`.
+            total: number of all units.
+            unit: name of the units, in the plural.
+            after: returns the estimated seconds of the run after this work, None if unknown.
         """
         now = time.monotonic()
         if self._first is None or done < self._last:
-            self._first = now, done  # Other work, or the same again.
-        self._last, (since, at_first) = done, self._first
+            self._first = now, done  # The work is new, or began again.
+        self._last, (first_time, first_done) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
-        if done >= total or done - at_first < _MIN_UNITS or now == since:
+        if done >= total or done - first_done < _MIN_UNITS or now == first_time:
             return text
-        rate = (done - at_first) / (now - since)
-        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
-        left, rest = (total - done) / rate, after()
-        return f"{text}, {shown}/s, about {duration(left)} left" + (f", of the run {duration(left + rest)}" if rest is not None else "")
+        rate = (done - first_done) / (now - first_time)
+        seconds, seconds_after = (total - done) / rate, after()
+        text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
+        text += f", about {duration(seconds)} left"
+        return text if seconds_after is None else f"{text}, of the run {duration(seconds + seconds_after)}"
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in its two largest units.
+    """Return a duration in its two largest units.
 
-    >>> [duration(each) for each in (0.4, 75, 3_725, -9)]
+    >>> [duration(seconds) for seconds in (0.4, 75, 3_725, -9)]
     ['0 s', '1 min 15 s', '1 h 02 min', 'an unknown time (the clock was set back)']
     """
-    whole = round(seconds)
-    if whole < 0:
+    rounded = round(seconds)
+    if rounded < 0:
         return "an unknown time (the clock was set back)"
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
 
 
 class TerminalSink:
-    """Prints at most a line a minute: progress, and the latest of the numbers that a step asks to see. Events are printed at once."""
+    """Prints progress and the latest values of the shown metrics at most once a minute, and events at once."""
 
     def __init__(
         self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
     ) -> None:
-        """Show the metrics of these names, and begin each line with the step's; `after` is that of `Pace.text`."""
+        """Take the step's name (it begins each line), the names of shown metrics, a printer of lines, and `after` of `Pace.text`."""
         self._step, self._shown, self._say, self._after = step, tuple(shown), say, after
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
         self._numbers: dict[str, float] = {}
-        self._events: dict[str, int] = {}
-        """Name of an event -> how often it happened again since the last line."""
+        self._events: dict[str, int] = {}  # Name of an event -> repetitions since the last printed line.
 
     def say(self, text: str) -> None:
-        """Print a line."""
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Take the shown metrics of a record, and print what happened: an event in full the first time, then only how often."""
+        """Keep the shown metrics of a record. Print an event in full the first time; later lines count its repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
                 self._events[event.name] += 1
                 continue
             self.say(f"step {record.step:,}: {event.name}: {event.message}")
-            if event.name != FINDING:  # Each finding is said once and differs from all others.
+            if event.name != FINDING:  # No finding repeats another, so each is printed in full.
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Print how far the work is, and the latest numbers, if something is done and a minute has passed since the last time."""
+        """Print progress and the latest metrics, if any unit is done and the last such line is a minute old (the first: 10 s)."""
         now, text = time.monotonic(), self._pace.text(done, total, unit, self._after)
         if done and now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES
             self.finish(text)
 
     def finish(self, text: str = "") -> None:
-        """Print a text, and the numbers that are not printed yet."""
+        """Print a text, with the metrics and repetitions since the last line."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
-        again = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
+        repeated = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()
         self._events = dict.fromkeys(self._events, 0)
-        if text or numbers or again:
-            self.say("; ".join(filter(None, (text, numbers, again))))
+        if text or numbers or repeated:
+            self.say("; ".join(filter(None, (text, numbers, repeated))))

@@ -1,4 +1,4 @@
-"""How long a run will still take: by earlier runs of its preset, else by the pace of its own finished steps."""
+"""Estimate of the seconds that a run still takes: from earlier runs of its preset, else from the pace of its own finished steps."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -7,7 +7,8 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-_MEASURED: Final = {
+# Seconds of each step in a default run on two cores (docs/results.md); only their ratios count. `calibrate` runs beside `pretrain`.
+_MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,
     "check_boards": 10.0,
@@ -19,46 +20,43 @@ _MEASURED: Final = {
     "select": 64.0,
     "report": 6.0,
 }
-"""Seconds of each step in a default run on two cores (docs/results.md); only their ratios count. `calibrate` runs beside `pretrain`."""
 
 
 def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
-    """Return step -> median seconds that it took in these runs, of those that finished with this preset; without reused outputs."""
-    found: dict[str, list[float]] = {}
+    """Return step -> median seconds over the finished runs of this preset; reused outputs do not count."""
+    step_seconds: dict[str, list[float]] = {}
     for run in runs:
         if run.facts["preset"] == preset and run.status == "finished":
             for step, seconds in _computed(run).items():
-                found.setdefault(step, []).append(seconds)
-    return {step: median(seconds) for step, seconds in found.items()}
+                step_seconds.setdefault(step, []).append(seconds)
+    return {step: median(seconds) for step, seconds in step_seconds.items()}
 
 
 def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
-    """Return about how many seconds a run still takes when `step` begins; None while there is nothing to estimate it from.
+    """Return the estimated seconds of a run from the beginning of `step` to its end; None without anything to estimate from.
 
-    An estimate counts every step to come, although the outputs of some may be reused.
+    The estimate counts every remaining step, although the outputs of some may be reused.
 
     Args:
         run: the run, with the steps that it has finished.
         step: the step that begins.
-        usual: from `usual_seconds`; empty if no earlier run tells.
+        usual: from `usual_seconds`; if empty, the pace of the run's own finished steps counts.
     """
-    to_come = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED]
+    remaining = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED_SECONDS]
     if usual:
-        return sum(usual.get(name, 0.0) for name in to_come)
-    done = _computed(run)
-    if not done:
+        return sum(usual.get(name, 0.0) for name in remaining)
+    finished = _computed(run)
+    if not finished:
         return None
-    pace = sum(done.values()) / sum(_MEASURED[name] for name in done)
-    return pace * sum(_MEASURED[name] for name in to_come)
+    pace = sum(finished.values()) / sum(_MEASURED_SECONDS[name] for name in finished)
+    return pace * sum(_MEASURED_SECONDS[name] for name in remaining)
 
 
 def _computed(run: Run) -> dict[str, float]:
-    """Return step -> seconds of its longest task that has ended and reused nothing."""
-    found: dict[str, float] = {}
+    """Return step -> seconds of its longest task, among finished tasks that computed their output."""
+    longest: dict[str, float] = {}
     for attempt in run.latest().values():
-        is_computed = attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None
-        if is_computed and attempt.step in _MEASURED:
-            assert attempt.ended is not None
-            # A clock that was set back gives no time.
-            found[attempt.step] = max(found.get(attempt.step, 0.0), attempt.ended - attempt.started)
-    return found
+        if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:
+            # Negative if the clock was set back: counts as 0.
+            longest[attempt.step] = max(longest.get(attempt.step, 0.0), attempt.ended - attempt.started)
+    return longest

@@ -1,8 +1,6 @@
-"""The version of a step: a hash of everything that its output depends on.
+"""Version of a step: a hash of everything that the step's output depends on. Equal versions have equal outputs, so the store reuses them.
 
-It covers the settings that the step reads, the hashes of its inputs, the code that computes it (`steps.run.code`), and the locked runtime
-dependencies (linters and test tools change no output). The same version gives the same output hash, so an output that the store has under
-its version is reused.
+The hash covers the settings that the step reads, the inputs' hashes, the code (`steps.run.code`) and the locked runtime packages.
 """
 
 import json
@@ -21,26 +19,22 @@ from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
 LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
-"""Lock file of the packages that step outputs depend on; in a package, so that an installation has it too."""
+"""Lock file of the runtime packages, without linters and test tools; inside a package, so that an installation has the file too."""
 
 CODE: Final = "_CHESS_GRPO_CODE"
-"""Variable: what `describe_code` says where a run is launched or resumed, for its tasks in containers."""
+"""Environment variable: result of `describe_code` in the launching checkout as JSON, for tasks in containers."""
 
 
 @STRICT
 class CodeFacts(TypedDict):
-    """The code that runs, as far as it is known."""
-
-    commit: str
-    is_dirty: bool
-    """Whether files differ from the commit."""
-    lock: str
-    """Hash of the lock file."""
+    commit: str  # "unknown" without git.
+    is_dirty: bool  # Whether files differ from the commit; true without git.
+    lock: str  # Hash of the lock file.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
-    """A version and the parts that were hashed, to explain how two versions differ."""
+    """A version, and the parts that were hashed, which explain how two versions differ."""
 
     version: str
     parts: Mapping[str, Any]
@@ -52,12 +46,12 @@ def step_version(
     """Return the version of a step.
 
     Args:
-        step: its name, and the module with its body.
-        policy: its kind says which module that is, and its network is code too.
-        settings: the part of the settings that it reads, JSON-able.
-        inputs: name -> hash of each input from other steps, files, engine or machine.
-        code: from `describe_code`; only its lock counts, because a commit may not affect this step. Of a run that computes everything
-            anew, its name is in it too, as `fresh`: its versions are its own.
+        step: the step's declaration.
+        policy: decides the module of the step's body, and the network, which is code too.
+        settings: settings that the step reads, JSON-able.
+        inputs: name -> hash, of inputs from other steps, files, engine and machine.
+        code: from `describe_code`; only `lock` counts, because a commit may leave this step's code unchanged. A run that reuses no
+            output adds its name as `fresh`, so no other run has its versions.
     """
     parts = {
         "step": step.name,
@@ -71,14 +65,11 @@ def step_version(
 
 
 def describe_code() -> CodeFacts:
-    """Return what is known of the code that runs here.
-
-    A container has no git: there the commit is that of the launching checkout, which hands it on in the variable `CODE`.
-    """
+    """Return the facts of the running code. A container has no git, so the launching checkout passes commit and flag in `CODE`."""
     lock = sha256_file(LOCK)
-    if handed_on := os.environ.get(CODE):
-        known = json.loads(handed_on)
-        return CodeFacts(commit=known["commit"], is_dirty=known["is_dirty"], lock=lock)
+    if inherited := os.environ.get(CODE):
+        launched = json.loads(inherited)
+        return CodeFacts(commit=launched["commit"], is_dirty=launched["is_dirty"], lock=lock)
     try:
         commit = _git("rev-parse", "HEAD")
         is_dirty = bool(_git("status", "--porcelain"))

@@ -165,7 +165,7 @@ TABLE: Final = {
         ("steps/track/registry", "outside_of_its_folder", '("", ".", "..")', '("",)'),
     ],
     "steps/run/records.py": [
-        ("steps/run/records", "clocks", "tuple(reversed(found))", "tuple(sorted(found, key=lambda each: each.started))"),
+        ("steps/run/records", "clocks", "tuple(reversed(attempts))", "tuple(sorted(attempts, key=lambda each: each.started))"),
         (
             "steps/run/records",
             "clocks",

@@ -147,7 +147,7 @@ def test_a_version_whose_output_is_damaged_or_not_in_the_store_comes_from_the_re
     assert named_policy("champion", elsewhere, role="peak").run is None
     spoil(champion.folder / WEIGHTS)
     assert find_policy("champion", home) == replace(champion, folder=kept)
-    with pytest.raises(CorruptError, match="nowhere whole"):
+    with pytest.raises(CorruptError, match="no complete copy"):
         find_policy("run-1", home)
 
 
