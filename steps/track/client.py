@@ -38,11 +38,11 @@ METAFLOW_RUN: Final = "metaflow.run"
 """Tag of parents and children."""
 _SECONDS_FOR_FILES: Final = 120  # A server with artifacts in S3 answers after it has forwarded the whole file.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-_OF_SERVERS: Final = (
+_SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
 )
-_OF_DATABASES: Final = ("PGPASSWORD", "MYSQL_PWD")
+_DATABASE_ACCOUNTS: Final = ("PGPASSWORD", "MYSQL_PWD")
 _CREDENTIALS: Final = Path("~/.mlflow/credentials")
 """Variables, and MLflow's file, with accounts that know no address."""
 _TIMEOUT: Final = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -70,10 +70,11 @@ class TrackingStore:
         store = cls(belongs_to)
         if not store.exists:
             raise TrackingAwayError(f"the tracking store {belongs_to}, which the run belongs to, is not on this machine")
-        if store._file is None and (held := _account(belongs_to)):
+        if store._file is None and (account := _account(belongs_to)):
             raise TrackingAwayError(
-                f"the account for the tracking store {belongs_to}, which the run belongs to, is missing: {held} is for {machine.shown_uri},"
-                f" and goes to no other address. Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
+                f"the account for the tracking store {belongs_to}, which the run belongs to, is missing: {account} is for"
+                f" {machine.shown_uri} and goes to no other address."
+                f" Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
             )
         return store
 
@@ -83,11 +84,11 @@ class TrackingStore:
         A server may keep its files itself, or in a cloud's storage. It may not name a folder of this machine, which would be read or
         written for it, nor another host, which would get the account.
         """
-        parts, own = urlsplit(address), urlsplit(self._uri)
-        is_server = own.scheme in ("http", "https")
-        is_local = parts.scheme in ("", "file") and parts.netloc in ("", "localhost")
-        is_kept_there = parts.scheme == "mlflow-artifacts" and parts.netloc in ("", own.netloc.rpartition("@")[2])
-        if parts.scheme in _CLOUDS or is_kept_there or (is_local and (not is_server or own.hostname in LOOPBACK)):
+        files, server = urlsplit(address), urlsplit(self._uri)
+        is_server = server.scheme in ("http", "https")
+        is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
+        is_in_server = files.scheme == "mlflow-artifacts" and files.netloc in ("", server.netloc.rpartition("@")[2])
+        if files.scheme in _CLOUDS or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
             return
         raise TrackingRefusedError(
             f"the tracking store {without_secrets(self._uri)} names {without_secrets(address)!r} as the place of files, which this machine"
@@ -108,25 +109,25 @@ class TrackingStore:
     @cached_property
     def experiment(self) -> str:
         """The id of the experiment, which is created when there is none."""
-        if (found := self.client.get_experiment_by_name(EXPERIMENT)) is None:
+        if (experiment := self.client.get_experiment_by_name(EXPERIMENT)) is None:
             root = None if self._file is None else (self._file.parent / "mlartifacts").as_uri()
-            with unless_there():
+            with ignore_existing():
                 # Without a kind the UI shows it as a GenAI experiment.
-                kind = {"mlflow.experimentKind": "custom_model_development"}
-                self.client.create_experiment(EXPERIMENT, artifact_location=root, tags=kind)
-            found = self.client.get_experiment_by_name(EXPERIMENT)
-        return str(found.experiment_id)
+                tags = {"mlflow.experimentKind": "custom_model_development"}
+                self.client.create_experiment(EXPERIMENT, artifact_location=root, tags=tags)
+            experiment = self.client.get_experiment_by_name(EXPERIMENT)
+        return str(experiment.experiment_id)
 
 
 def _account(address: str) -> str:
     """Return what holds an account that MLflow, or a database's driver, would send to any address; empty when there is none."""
     is_server = address.startswith(("http://", "https://"))
-    held = [name for name in (_OF_SERVERS if is_server else _OF_DATABASES) if os.environ.get(name)]
-    return ", ".join(held) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
+    names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
+    return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
 
 
 @contextmanager
-def unless_there() -> Iterator[None]:
+def ignore_existing() -> Iterator[None]:
     """Create what nobody has created yet."""
     try:
         yield
@@ -136,7 +137,7 @@ def unless_there() -> Iterator[None]:
 
 
 @contextmanager
-def waiting() -> Iterator[None]:
+def long_timeout() -> Iterator[None]:
     """Raise MLflow's HTTP time-out, a variable that it reads at each call, while files pass; another thread's files may be tried again."""
     os.environ[_TIMEOUT] = str(max(_SECONDS_FOR_FILES, int(_SHORT)))
     try:

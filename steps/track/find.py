@@ -116,19 +116,20 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     Raises NotFoundError.
     """
     runs = Runs(store)
-    if name != LAST and _RUN.fullmatch(name) and (named := runs.get(name)) is not None:
-        return named
-    known = runs.all()
-    if name == LAST and (meant := next(filter(has or (lambda run: run.status != "running"), known), None)) is not None:
-        if meant is not known[0]:
-            print(f"last: run {meant.name}; run {known[0].name} is newer", file=sys.stderr)
-        return meant
-    ids = [run.name for run in known]
-    newest = ", ".join(ids[:3]) or "not there yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
-    why = f"no run in {store} has come so far" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
+        return run
+    all_runs = runs.all()
+    if name == LAST and (last := next(filter(has or (lambda run: run.status != "running"), all_runs), None)) is not None:
+        if last is not all_runs[0]:
+            print(f"last: run {last.name}; run {all_runs[0].name} is newer", file=sys.stderr)
+        return last
+    ids = [run.name for run in all_runs]
+    none_yet = "there is no run yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
+    newest = f"the newest runs are {', '.join(ids[:3])}" if ids else none_yet
+    fault = f"no run in {store} has come so far" if name == LAST else f"no run or policy in {store} is called {name!r}"
     raise NotFoundError(
-        f"{why}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; the newest runs are {newest} (`chess-grpo runs`"
-        " shows all; CHESS_GRPO_HOME or CHESS_GRPO_STORE say where others are)"
+        f"{fault}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; {newest}"
+        " (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
     )
 
 
@@ -147,9 +148,9 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
     """
     if is_folder(name):
         return _in_folder(Path(name))
-    found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    print(f"{name}: {found}, in {shortened(found.folder)}", file=sys.stderr)
-    return found
+    policy = named_policy(name, machine, role=CHAMPION).fetch(machine)
+    print(f"{name}: {policy}, in {shortened(policy.folder)}", file=sys.stderr)
+    return policy
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
@@ -167,11 +168,11 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
         return _registered(match["name"], match["preset"] or preset, machine)
-    of, slash, step = name.partition("/")
-    if slash and _REGISTERED.fullmatch(of):
-        raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
+    run_name, slash, step = name.partition("/")
+    if slash and _REGISTERED.fullmatch(run_name):
+        raise NotFoundError(f"{run_name} is one checkpoint already; for another give RUN/STEP, with the id of its run")
     made_by = "finetune" if slash else "select"
-    run = find_run(of, store, has=lambda each: each.output_of(made_by) is not None, names=POLICY_NAMES)
+    run = find_run(run_name, store, has=lambda run: run.output_of(made_by) is not None, names=POLICY_NAMES)
     if slash and step == str(PRETRAINED_STEP):
         made_by = "pretrain"
     output = run.output_of(made_by)
@@ -213,13 +214,12 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     from grpo.settings.tree import DEFAULT_PRESET
     from steps.track import registry  # MLflow takes seconds to import.
 
-    found = registry.named(name, machine)
-    of = preset or (next(iter(found)) if len(found) == 1 else DEFAULT_PRESET)
-    if (version := found.get(of)) is None:
-        others = ", ".join(f"{each}/{name}" for each in sorted(found))
-        newest = ", ".join([] if others else registry.newest_versions(machine))
-        what = f"there is {others or newest}" if others or newest else "let a run finish first"
-        raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
+    versions = registry.named(name, machine)
+    preset = preset or (next(iter(versions)) if len(versions) == 1 else DEFAULT_PRESET)
+    if (version := versions.get(preset)) is None:
+        existing = [f"{other}/{name}" for other in sorted(versions)] or registry.newest_versions(machine)
+        advice = f"there is {', '.join(existing)}" if existing else "let a run finish first"
+        raise NotFoundError(f"no policy of preset {preset} in {machine.shown_uri} is called {name!r}; {advice}; give {POLICY_NAMES}")
     if isinstance(version, ForeignError):
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
@@ -229,12 +229,12 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
 
 
-def _in_folder(given: Path) -> FoundPolicy:
-    given = given.expanduser().resolve()
-    folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
+def _in_folder(path: Path) -> FoundPolicy:
+    path = path.expanduser().resolve()
+    folder = path / CHAMPION if not is_policy(path) and is_policy(path / CHAMPION) else path
     if not is_policy(folder):
-        state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
-        raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
+        fault = f"is not the folder of a policy: it has no {' and '.join(missing_files(path))}" if path.is_dir() else "is not a folder"
+        raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}; a run's last lines name its champion's folder")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
     step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
-    return FoundPolicy(folder=folder, run=facts.get("run", given.name), policy_step=step)
+    return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step)

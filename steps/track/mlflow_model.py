@@ -47,7 +47,7 @@ def write_model(files: Path, folder: Path) -> None:
         path=folder,
         python_model=str(_CODE),
         code_paths=[str(library)],  # One file: a store takes each file of a model in a call of its own.
-        artifacts={each.name: str(each) for each in sorted(files.iterdir())},
+        artifacts={path.name: str(path) for path in sorted(files.iterdir())},
         signature=infer_signature(list(_EXAMPLES)),
         input_example=list(_EXAMPLES),
         # Pinned to the versions of this environment; of torch's builds the usual one.

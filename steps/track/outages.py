@@ -28,8 +28,8 @@ _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_WORDS: Final = 200  # Characters of the server's own words in a message.
-_PASSING_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
+_MAX_CHARACTERS: Final = 200  # Characters of the server's own words in a message.
+_OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 """Words of an outage in JSON that is not MLflow's, which has no status in MLflow's message."""
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -64,9 +64,7 @@ class WrongAddressError(TrackingAwayError):
 def address_fault(address: str) -> str:
     """Return why no tracking store can have this address, and what to set; empty for an address that may be right."""
     shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
-    give = (
-        "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (a file of CHESS_GRPO_HOME)"
-    )
+    give = "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (file in CHESS_GRPO_HOME)"
     if address != address.strip():
         return f"{shown} is blank or has blanks at its ends: {give}"
     if address in ("databricks", "databricks-uc", "uc") or address.startswith("file:"):
@@ -85,7 +83,7 @@ def address_fault(address: str) -> str:
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
     if parts.fragment and "@" not in address:
-        return f"{shown} is followed by #: that is the address of a page; give {without_secrets(address).rstrip('/')}"
+        return f"{shown} has a #: it is the address of a page; give {without_secrets(address).rstrip('/')}"
     return ""
 
 
@@ -112,7 +110,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
     if (proxy := proxy_of(store)) and not is_own and status != "401":
-        return f"the answer may be that of {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
+        return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
     return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
 
 
@@ -123,17 +121,17 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
     if tunnel := _TUNNEL.search(text):
         return f"is not reached: {proxy_of(store) or 'a proxy'} answers {tunnel[1].strip()}: add {urlsplit(store).hostname} to NO_PROXY"
-    if found := _NO_DRIVER.search(text):
-        return f"cannot be opened ({found[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
+    if driver := _NO_DRIVER.search(text):
+        return f"cannot be opened ({driver[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
     code, is_own = getattr(error, "error_code", ""), not text.startswith(_NOT_FROM_MLFLOW)
     status, body = _STATUS.search(text), _BODY.search(text)
     number = status[1] if status else ""
-    words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_WORDS]
+    words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
     if code in _WRONG_ACCOUNT or number in ("401", "403", "407"):
         return f"does not accept the account ({number or code}: {words}): {_remedy(store, number or code, words, is_own=is_own)}"
-    answered = getattr(error, "json", None)  # Of MLflow's RestException.
-    if answered is not None:
-        is_foreign = "error_code" not in answered and not _PASSING_WORDS.search(json.dumps(answered))
+    response = getattr(error, "json", None)  # Of MLflow's RestException.
+    if response is not None:
+        is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:
         is_foreign = not is_own and body is not None and number not in _PASSING_STATUS
     if not is_foreign:
@@ -166,8 +164,8 @@ def failures_of(store: str, what: str) -> Iterator[None]:
             raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
         if isinstance(error, (MlflowException, SQLAlchemyError, ModuleNotFoundError)) and (wrong := _wrong_address(store, error, text)):
             raise WrongAddressError(f"the tracking store {store} {wrong}") from error
-        is_told = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
-        if is_told or _TOO_LONG.search(text):
+        is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
+        if is_refusal or _TOO_LONG.search(text):
             raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error
         through = f", through {proxy}" if (proxy := proxy_of(store)) else ""
         raise TrackingAwayError(f"the tracking store {store} does not answer ({line}{through})") from error

@@ -26,7 +26,7 @@ from steps.run.machine import Machine, sqlite_file
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
-from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, long_timeout
 from steps.track.notes import MAIN_CURVES, run_name, step_note, tracked_name
 from steps.track.outages import TrackingAwayError, TrackingRefusedError, failures_of
 from steps.track.registry import register
@@ -45,8 +45,7 @@ _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # MLflow takes 8,000 (mlflow.utils.validation), and so do its columns.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
-_FINETUNE: Final = "finetune"
-_DIGEST: Final = 36
+_LONGEST_DIGEST: Final = 36
 _LONGEST_NAME: Final = 500
 """Characters that MLflow's columns take of a dataset's digest and name."""
 SECONDS: Final = 30.0
@@ -147,31 +146,31 @@ class _View:
         self._client, self._experiment = tracking.client, tracking.experiment
         reported = run.output_of("report")
         results = None if reported is None else read_results(self._store.file(reported, RESULTS))
-        parent = self._one(RUN, self._key, run.facts["label"], run.started, {"chess_grpo.step": "flow"})
-        with self._taking(f"what describes run {run.name}"):
+        parent = self._run_with_key(RUN, self._key, run.facts["label"], run.started, {"chess_grpo.step": "flow"})
+        with self._noting_problems(f"what describes run {run.name}"):
             self._describe(parent, _run_tags(run, results), compared_settings(run.facts["settings"]))
             for file, text in run.facts["texts"].items() if task is None else ():
                 tracking.refuse_foreign_place(str(parent.info.artifact_uri))
                 self._client.log_text(parent.info.run_id, text, file)
         if (joined := run.output_of("join_boards")) is not None:
-            with self._taking(f"the dataset of run {run.name}"):
-                self._dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
+            with self._noting_problems(f"the dataset of run {run.name}"):
+                self._log_dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
         for name, attempt in run.latest().items():
             if task in (None, name) and attempt.step not in (STEPS[0], STEPS[-1]):
-                with self._taking(f"the step {attempt.step}"):
-                    self._attempt(attempt, parent)
+                with self._noting_problems(f"the step {attempt.step}"):
+                    self._log_attempt(attempt, parent)
         self._set_status(parent, run.status, run.ended)
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
             # Of runs of one disk that end together the later one sees what the earlier one has registered.
-            with self._taking("the policies of `select`"), locked(self._locks / "registry.lock"):
+            with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
             run.set_published()
 
     @contextmanager
-    def _taking(self, what: str) -> Iterator[None]:
+    def _noting_problems(self, what: str) -> Iterator[None]:
         """Note what the store refuses, and what is damaged here, and go on with the rest."""
         try:
             with failures_of(self._run.facts["tracking"], what):
@@ -179,50 +178,47 @@ class _View:
         except (TrackingRefusedError, CorruptError, DocumentError) as error:
             self._problems.append(str(error))
 
-    def _dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
+    def _log_dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
         """Log the dataset as an input of the run, which MLflow lists in a column of its own, and its hash as a parameter."""
         self._describe(parent, {}, {"dataset": dataset.output_hash})
-        if any(each.dataset.digest == dataset.output_hash[:_DIGEST] for each in parent.inputs.dataset_inputs):
+        if any(logged.dataset.digest == dataset.output_hash[:_LONGEST_DIGEST] for logged in parent.inputs.dataset_inputs):
             return
         profile = {"num_rows": dataset.boards.rows, "splits": dataset.boards.splits, "sources": dataset.boards.sources}
-        logged = LoggedDataset(
+        described = LoggedDataset(
             name=dataset.name[:_LONGEST_NAME],
-            digest=dataset.output_hash[:_DIGEST],
+            digest=dataset.output_hash[:_LONGEST_DIGEST],
             source_type="s3" if place.startswith("s3:") else "local",
             source=json.dumps({"uri": place}),
             profile=json.dumps(profile),
         )
-        self._client.log_inputs(parent.info.run_id, [DatasetInput(logged, [InputTag("mlflow.data.context", "training")])])
+        self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
-    def _attempt(self, attempt: Attempt, parent: Logged) -> None:
+    def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
         """Log what the store lacks of an attempt; of one that is over the store is asked, and a tag says in the end that all is there."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
-        given = {
-            _PARENT: parent.info.run_id,
-            "chess_grpo.step": attempt.step,
-        }  # Set again: the parent may have been a double, which is gone.
-        child = self._one(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, given)
+        tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
+        child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
         if child.data.tags.get(_LOGGED) == str(attempt.number) and not self._again:
             return
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
         variant = declared.variant(self._run.facts["settings"]["policy"]["kind"])
-        shown = (*declared.headlines, *variant.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ()))
-        of_run = set(map(tracked_name, shown))
+        curves = MAIN_CURVES if attempt.step == "finetune" else ()
+        parent_names = set(map(tracked_name, (*declared.headlines, *variant.headlines, *curves)))
         metrics = _metrics(rows)
-        in_parent = [metric for metric in metrics if metric.key in of_run]
-        self._send_metrics(in_parent, parent, key, parent.data.metrics.keys() & of_run, is_asked=is_over)
-        self._send_metrics(metrics, child, key, child.data.metrics.keys(), is_asked=is_over)
+        parent_metrics = [metric for metric in metrics if metric.key in parent_names]
+        self._send_metrics(parent_metrics, parent, key, parent.data.metrics.keys() & parent_names, ask_store=is_over)
+        self._send_metrics(metrics, child, key, child.data.metrics.keys(), ask_store=is_over)
         self._set_status(child, attempt.status, attempt.ended)
-        tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
+        tags |= {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
-    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, is_asked: bool) -> None:
-        """Send a task's metrics that an MLflow run does not have yet; ask the store for these names if nothing is known, or `is_asked`."""
+    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
+        """Send a task's metrics that an MLflow run does not have yet; ask the store for these names if nothing is known, or `ask_store`."""
         run_id = logged.info.run_id
-        if is_asked or (run_id, task) not in self._known:
+        if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
             self._known[run_id, task] = {(metric.key, metric.step) for history in histories for metric in history}
         known = self._known[run_id, task]
@@ -235,17 +231,16 @@ class _View:
         folder = self._store.open(output)
         self._tracking.refuse_foreign_place(str(logged.info.artifact_uri))
         for path in (folder / name for name in names if (folder / name).exists()):
-            with waiting():
+            with long_timeout():
                 self._client.log_artifact(logged.info.run_id, str(path))
 
-    def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
+    def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
         """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
         condition = f"tags.`{tag}` = '{key}'"
-        if not (found := self._client.search_runs([self._experiment], condition)):
-            made = {"start_time": round(1_000 * started), "run_name": name, "tags": {tag: key, **tags}}
-            self._client.create_run(self._experiment, **made)
-            found = self._client.search_runs([self._experiment], condition)
-        first, *doubles = sorted(found, key=lambda each: str(each.info.run_id))
+        if not (runs := self._client.search_runs([self._experiment], condition)):
+            self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
+            runs = self._client.search_runs([self._experiment], condition)
+        first, *doubles = sorted(runs, key=lambda run: str(run.info.run_id))
         for double in doubles:
             self._client.delete_run(double.info.run_id)
         return first

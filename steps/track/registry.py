@@ -46,7 +46,7 @@ from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.step import StepName, StepOutput, registered_steps
 from steps.run.store import Store
-from steps.track.client import CHILD, RUN, TrackingStore, unless_there, waiting
+from steps.track.client import CHILD, RUN, TrackingStore, ignore_existing, long_timeout
 from steps.track.outages import failures_of
 
 # isort: split
@@ -101,7 +101,7 @@ class _Origin(TypedDict):
 _FACTS_FORM: Final = TypeAdapter(_Facts)
 _ORIGIN_FORM: Final = TypeAdapter(_Origin)
 _PRESET_FORM: Final = TypeAdapter(Id)
-_NAME_FORM: Final = TypeAdapter(FileName)
+_FILE_NAME_FORM: Final = TypeAdapter(FileName)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
 
     For a version that this code did not write, the error says so. A model whose name holds no preset is named on stderr and passed over.
     """
-    tracking, found = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
+    tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
         with failures_of(machine.shown_uri, name):
             for model in tracking.client.search_registered_models(f"name LIKE '{MODEL}%'"):
@@ -145,9 +145,9 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
                 except ForeignError as error:
                     print(f"WARNING: {error}; it is passed over", file=sys.stderr)
                     continue
-                if version := _named(name, preset, tracking.client):
-                    found[preset] = version
-    return found
+                if version := _find_version(name, preset, tracking.client):
+                    versions[preset] = version
+    return versions
 
 
 def newest_versions(machine: Machine) -> list[str]:
@@ -156,8 +156,8 @@ def newest_versions(machine: Machine) -> list[str]:
     if not tracking.exists:
         return []
     with failures_of(machine.shown_uri, "its versions"):
-        found = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
-        return [f"{each.name.removeprefix(MODEL)}/v{each.version}" for each in found]
+        entries = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
+        return [f"{entry.name.removeprefix(MODEL)}/v{entry.version}" for entry in entries]
 
 
 def fetch(version: Version, machine: Machine) -> Path:
@@ -171,12 +171,12 @@ def fetch(version: Version, machine: Machine) -> Path:
             return target
         shutil.rmtree(target, ignore_errors=True)
         what = f"the files of version {version.number} of {MODEL}{version.preset}"
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting(), failures_of(machine.shown_uri, what):
-            found = Path(folder) / "files"
-            _download(version, machine, found)
-            if sha256_json(file_hashes(found)) != version.files:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, long_timeout(), failures_of(machine.shown_uri, what):
+            files = Path(folder) / "files"
+            _download(version, machine, files)
+            if sha256_json(file_hashes(files)) != version.files:
                 raise CorruptError(f"{what} in MLflow are damaged")
-            found.rename(target)
+            files.rename(target)
     return target
 
 
@@ -185,7 +185,7 @@ def _download(version: Version, machine: Machine, folder: Path) -> None:
     TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
     files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
     folder.mkdir()
-    for number, name in enumerate(_names(files, "")):
+    for number, name in enumerate(_file_names(files, "")):
         if number == _MAX_FILES:
             raise ForeignError(f"{version.source} has more than {_MAX_FILES:,} files: this code did not write it")
         path = inside(folder, name)
@@ -193,14 +193,14 @@ def _download(version: Version, machine: Machine, folder: Path) -> None:
         files._download_file(remote_file_path=name, local_path=str(path))
 
 
-def _names(files: ArtifactRepository, folder: str) -> Iterator[str]:
+def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
     """Yield the names of all files below a folder of an artifact repository."""
     for entry in files.list_artifacts(folder or None):
-        name = checked(_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
+        name = checked(_FILE_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
         if not name.startswith(f"{folder}/" if folder else ""):
             raise ForeignError(f"{name} is listed in {folder}, and is not there")
         if entry.is_dir:
-            yield from _names(files, name)
+            yield from _file_names(files, name)
         else:
             yield name
 
@@ -213,19 +213,20 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
-    if origin["versions"].keys() != set(needed := registered_steps()):
-        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(needed)}")
-    for step, version_of in origin["versions"].items():
+    if origin["versions"].keys() != set(steps := registered_steps()):
+        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(steps)}")
+    for step, step_version in origin["versions"].items():
         source = folder / "origin" / step
-        outputs[step] = _stored(store, step, version_of, of_output(verified_manifest(source), step, version_of, source), {".": source})
+        facts = of_output(verified_manifest(source), step, step_version, source)
+        outputs[step] = _stored(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
         # Of this output there is one checkpoint alone: its version is its own.
-        whole = read_manifest(folder / "policy")["output_hash"]
-        facts = {"parts": {"step": "finetune", "checkpoint": whole}, "code": origin["code"]}
-        place = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
-        outputs["finetune"] = _stored(store, "finetune", whole[:24], facts, {place: folder / "policy"})
+        output_hash = read_manifest(folder / "policy")["output_hash"]
+        facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
+        path = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
+        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {path: folder / "policy"})
     return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
@@ -234,8 +235,8 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
-                for place, source in folders.items():
-                    shutil.copytree(source, folder / place, dirs_exist_ok=True)
+                for path, source in folders.items():
+                    shutil.copytree(source, folder / path, dirs_exist_ok=True)
                 (folder / MANIFEST).unlink(missing_ok=True)
         assert making.output is not None
         return making.output
@@ -250,12 +251,12 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
     tracking.refuse_foreign_place(str(parent.info.artifact_uri))
-    with unless_there():
+    with ignore_existing():
         client.create_registered_model(model, description=page("model", model=model))
     for role in (PEAK, CHAMPION):
         key = f"{parent.data.tags[RUN]}/{role}"
         condition = f"name = '{model}' and tags.`{CHILD}` = '{key}'"
-        if not (found := client.search_model_versions(condition)):
+        if not (entries := client.search_model_versions(condition)):
             source, files = _log_model(run, store, role, client, parent)
             client.create_model_version(
                 model,
@@ -269,9 +270,9 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 description=page("version", results=results, role=role),
                 await_creation_for=0,  # Creation is immediate: nothing is copied.
             )
-            found = client.search_model_versions(condition)
+            entries = client.search_model_versions(condition)
         # Two homes may have registered at once, or an answer came too late: the first version stays.
-        first, *doubles = sorted(found, key=lambda each: int(each.version))
+        first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
         versions[role] = _version(first, preset)
@@ -280,20 +281,20 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
     """Give a version the alias if it may have it, and say what the alias is now."""
-    preset, held = offered.preset, _named(role, offered.preset, client)
-    if isinstance(held, ForeignError):
-        return f"stays: {held}"
+    preset, current = offered.preset, _find_version(role, offered.preset, client)
+    if isinstance(current, ForeignError):
+        return f"stays: {current}"
     if role == PEAK:
-        reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
+        reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
-        replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
-        reason = "" if replaces else f"version {offered.number} has not beaten it"
+        has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
+        reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
         client.set_registered_model_alias(f"{MODEL}{preset}", role, str(offered.number))
         return f"is version {offered.number}"
-    if held is None:
+    if current is None:
         return f"is not set: {reason}"
-    return f"is version {held.number}" if held.number == offered.number else f"stays version {held.number}: {reason}"
+    return f"is version {current.number}" if current.number == offered.number else f"stays version {current.number}: {reason}"
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
@@ -303,13 +304,13 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
     """
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavours take seconds to import.
 
-    output, place = run.output_of("select"), f"policies/{role}"
-    assert output is not None
-    with tempfile.TemporaryDirectory() as made:
-        files, folder = Path(made) / "files", Path(made) / "model"
+    selected, path = run.output_of("select"), f"policies/{role}"
+    assert selected is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        files, folder = Path(temporary) / "files", Path(temporary) / "model"
         files.mkdir()
         if role == PEAK:
-            shutil.copytree(store.file(output, role), files / POLICY)
+            shutil.copytree(store.file(selected, role), files / POLICY)
             outputs = {step: output for step in registered_steps() if (output := run.output_of(step)) is not None}
             for step, output in outputs.items():
                 shutil.copytree(store.open(output), files / "origin" / step)
@@ -317,11 +318,11 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
             facts = {"settings": run.facts["settings"], "code": run.facts["code"], "versions": versions, "known": summary_of(run, store)}
             write_json(files / "origin" / ORIGIN, facts)
         else:
-            copy_policy(store.file(output, role), files / POLICY)
+            copy_policy(store.file(selected, role), files / POLICY)
         write_model(files, folder)
-        with waiting():
-            client.log_artifacts(parent.info.run_id, str(folder), place)
-        return f"{parent.info.artifact_uri}/{place}", sha256_json(file_hashes(files))
+        with long_timeout():
+            client.log_artifacts(parent.info.run_id, str(folder), path)
+        return f"{parent.info.artifact_uri}/{path}", sha256_json(file_hashes(files))
 
 
 def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
@@ -343,7 +344,7 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
     }
 
 
-def _named(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
+def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
     """Return the version with this alias, or this number as `v7`; for one that this code did not write, the error that says so."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
@@ -356,43 +357,42 @@ def _named(name: str, preset: str, client: MlflowClient) -> Version | ForeignErr
         raise
 
 
-def _version(found: Any, preset: str) -> Version:
+def _version(entry: Any, preset: str) -> Version:
     """Return a version of the registry. Raises ForeignError when this code did not write it."""
-    place = f"version {found.version} of {MODEL}{preset} in the registry"
     try:
-        tag = json.loads(found.tags.get(_POLICY, "null"))
+        tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
         tag = None
-    facts = checked(_FACTS_FORM, tag, place)
-    return Version(preset=preset, number=int(found.version), source=str(found.source), **facts)
+    facts = checked(_FACTS_FORM, tag, f"version {entry.version} of {MODEL}{preset} in the registry")
+    return Version(preset=preset, number=int(entry.version), source=str(entry.source), **facts)
 
 
 def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
     """Return all versions that are peaks of runs from one initial policy; those of other code are left out."""
-    found = []
-    for each in client.search_model_versions(f"name = '{MODEL}{preset}'"):
+    peaks = []
+    for entry in client.search_model_versions(f"name = '{MODEL}{preset}'"):
         with suppress(ForeignError):
-            version = _version(each, preset)
+            version = _version(entry, preset)
             if version.role == PEAK and version.initial_weights == initial_weights:
-                found.append(version)
-    return found
+                peaks.append(version)
+    return peaks
 
 
-def why_peak_stays(offered: Version, held: Version | None, same_start: Sequence[Version]) -> str:
+def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
     """Return why the alias `peak` does not go to the offered version; empty if it does.
 
     Args:
         offered: the version of the run that is registered.
-        held: the version that has the alias now.
+        current: the version that has the alias now.
         same_start: all peaks of runs from the offered version's initial policy.
     """
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its own start"
-    best = max((each for each in same_start if each.low is not None), key=lambda each: (each.low or 0.0, -each.number), default=offered)
+    best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)
     if best.number != offered.number and (offered.low is None or (best.low or 0.0) >= offered.low):
         return f"version {best.number}, from the same start, has the better lower bound"
-    if held is not None and held.initial_weights != offered.initial_weights and held.number > offered.number:
-        return f"version {held.number} is newer, and from another start"
-    if held is not None and held.initial_weights == offered.initial_weights and offered.low is None:
+    if current is not None and current.initial_weights != offered.initial_weights and current.number > offered.number:
+        return f"version {current.number} is newer, and from another start"
+    if current is not None and current.initial_weights == offered.initial_weights and offered.low is None:
         return f"version {offered.number} has played no games"
     return ""

@@ -55,10 +55,10 @@ class Sender(threading.Thread):
         """Send until `finish` was called, and then once more."""
         pause = 0.0
         while not self.is_over.wait(pause):
-            pause = _SECONDS_BETWEEN if self._sent() else _SECONDS_AFTER_FAILURE
-        self._sent()
+            pause = _SECONDS_BETWEEN if self._try_send() else _SECONDS_AFTER_FAILURE
+        self._try_send()
 
-    def _sent(self) -> bool:
+    def _try_send(self) -> bool:
         try:
             run = Runs(self._store).get(self._attempt.run)
             assert run is not None
@@ -74,5 +74,5 @@ class Sender(threading.Thread):
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            what = f"WARNING: not logged to {self.name} yet ({reason}): the run goes on, and {self._later}"
-            print(f"{self._attempt.step}: {what}", flush=True)
+            warning = f"WARNING: not logged to {self.name} yet ({reason}): the run goes on, and {self._later}"
+            print(f"{self._attempt.step}: {warning}", flush=True)

@@ -59,11 +59,11 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
     for seed in seeds:
         for lines in itertools.product(*map(_lines, grid)):
             text = "\n".join([f"preset = {json.dumps(settings)}", *lines, f"seed = {seed}"])
-            found = read_settings(text)
-            plain = found.model_dump(mode="json")
+            resolved = read_settings(text)
+            plain = resolved.model_dump(mode="json")
             key = sha256_json({"settings": plain, "made by": made_by})[:24]
             # The launch is complete: a settings file that is edited while the sweep is under way changes nothing.
-            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=found.policy, launch=launch_of(plain))
+            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(plain))
             if key in runs:  # One run that counts twice makes an interval too narrow.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
             runs[key] = run
@@ -75,9 +75,9 @@ def sweep_name(plan: Sequence[PlannedRun]) -> str:
     return sha256_json([run.key for run in plan])[:12]
 
 
-def _lines(given: str) -> list[str]:
+def _lines(option: str) -> list[str]:
     """Return a line of settings for each value of `key=a,b`."""
-    key, sign, text = (part.strip() for part in given.partition("="))
+    key, sign, text = (part.strip() for part in option.partition("="))
     if key == "seed":
         raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
     try:
@@ -85,7 +85,7 @@ def _lines(given: str) -> list[str]:
     except tomllib.TOMLDecodeError:
         values = [_value(word.strip()) for word in text.split(",")]
     if not (key and sign and values):
-        raise ConfigError(f"settings: --set {given!r}: give KEY=A,B")
+        raise ConfigError(f"settings: --set {option!r}: give KEY=A,B")
     return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for value in values]
 
 
@@ -111,15 +111,15 @@ class SweepRow:
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
     """Return what came of each planned run: of those with its key the newest that finished, else the newest."""
-    found: dict[str, Run] = {}
+    best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():
         key = run.facts["tags"].get(SWEEP, "").partition("/")[2]
-        if key in keys and (key not in found or (run.status == "finished" and found[key].status != "finished")):
-            found[key] = run
+        if key in keys and (key not in best_runs or (run.status == "finished" and best_runs[key].status != "finished")):
+            best_runs[key] = run
     rows = []
     for planned in plan:
-        ran = found.get(planned.key)
+        ran = best_runs.get(planned.key)
         row = SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False)
         if ran is not None and ran.status == "finished" and (reported := ran.output_of("report")) is not None:
             decision = read_results(store.file(reported, RESULTS)).decision

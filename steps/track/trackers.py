@@ -33,7 +33,7 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
-    senders = [sender for of in (publisher_of, mirror_of) if (sender := of(machine, attempt)) is not None]
+    senders = [sender for sender in (publisher_of(machine, attempt), mirror_of(machine, attempt)) if sender is not None]
     for sender in senders:
         sender.start()
     try:

@@ -45,13 +45,13 @@ class _Mirror:
         self._home, self._store, self._is_online = machine.home, store, is_online
         self._logged: Any = None
         self._num_sent = 0
-        self._is_whole = False
+        self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
         """Send the lines that W&B does not have, and in the end how the attempt ended and what uploads it if W&B is away."""
-        if self._is_whole:
+        if self._is_complete:
             return ""
-        logged = self._logged = self._logged or self._begun(run, attempt)
+        logged = self._logged = self._logged or self._init(run, attempt)
         rows = journal_of(attempt, self._store)
         for number, row in enumerate(rows[self._num_sent :], self._num_sent):
             metrics = {name: value for name, value in row["record"].items() if name != "events"}
@@ -59,33 +59,33 @@ class _Mirror:
             logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
         self._num_sent = max(len(rows), self._num_sent)
         if attempt.ended is not None:
-            self._is_whole = True
-            has_all = False
+            self._is_complete = True
+            is_closed = False
             try:
                 logged.finish(exit_code=0 if attempt.status == "finished" else 1)
-                has_all = not logged.offline
+                is_closed = True
             finally:
-                if not (has_all or logged.offline):
-                    _tell(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
+                if not (is_closed or logged.offline):
+                    _print_upload(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
                 elif attempt.status != "finished" or attempt.step == STEPS[-2]:
-                    self._tell_of_all(attempt.step)
+                    self._print_upload_of_all(attempt.step)
         return ""
 
-    def _tell_of_all(self, step: str) -> None:
+    def _print_upload_of_all(self, step: str) -> None:
         """Print one command that uploads all offline runs of this home; `wandb sync` marks those that it has uploaded."""
-        place = self._home / _FOLDER
-        if any(not list(folder.glob("*.synced")) for folder in place.glob("offline-run-*")):
-            _tell(step, f"wandb sync {shlex.quote(str(place))}/offline-run-*")
+        folder = self._home / _FOLDER
+        if any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*")):
+            _print_upload(step, f"wandb sync {shlex.quote(str(folder))}/offline-run-*")
 
-    def _begun(self, run: Run, attempt: Attempt) -> Any:
+    def _init(self, run: Run, attempt: Attempt) -> Any:
         """Return W&B's run; offline where the network is away."""
         import wandb
 
         (self._home / _FOLDER).mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        which = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
+        key = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
         arguments: dict[str, Any] = {
-            "id": hashlib.sha256(which.encode()).hexdigest()[:16],
+            "id": hashlib.sha256(key.encode()).hexdigest()[:16],
             "name": f"{run.name}/{attempt.step} {attempt.part}".rstrip(),
             "project": os.environ.get("WANDB_PROJECT") or "chess-grpo",
             "group": run.name,
@@ -117,5 +117,5 @@ class _Mirror:
         return logged
 
 
-def _tell(step: str, command: str) -> None:
+def _print_upload(step: str, command: str) -> None:
     print(f"{step}: saved offline for W&B; upload it by: {command}", flush=True)
