@@ -1,9 +1,8 @@
-"""Logs runs to MLflow from their records and the journals of their steps: idempotent, and the only way there.
+"""Logs runs to MLflow from run records and step journals. Idempotent; no other code logs to MLflow.
 
-A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. A
-process that does not know which rows the store has, for it has just begun or a call failed, asks for them, and sends what is lacking. It
-asks once more before a step is called logged. Rows are compared by name and step: a database may round values, and a process that starts a
-killed step again says its lines at other times.
+A run has one parent in MLflow, identified by the tag `chess_grpo.run`, and one child per step and part for all attempts. A process that has
+just started, or whose last call failed, first asks the store for its rows, then sends the missing rows. It asks again before a step counts
+as logged. Name and step identify a row, because a database may round values and a restarted step logs its lines with new times.
 """
 
 import json
@@ -38,35 +37,31 @@ from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
-_LOGGED: Final = "chess_grpo.logged"
-"""Tag of a child: number of the attempt of which it has everything."""
+_LOGGED: Final = "chess_grpo.logged"  # Tag of a child: number of the attempt that is logged completely.
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-_LONGEST_TAG: Final = 7_500  # MLflow takes 8,000 (mlflow.utils.validation), and so do its columns.
-_METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
-_LONGEST_DIGEST: Final = 36
-_LONGEST_NAME: Final = 500
-"""Characters that MLflow's columns take of a dataset's digest and name."""
-SECONDS: Final = 30.0
-"""How long a start, an end and a list of runs wait for a server; as long as a step does (`steps.track.sender`)."""
-
-
-Known = dict[tuple[str, str], set[tuple[str, int]]]
-"""MLflow run and task -> the rows that are known to be there, by name and step."""
+_LONGEST_TAG: Final = 7_500  # Characters; MLflow and its columns take 8,000 (mlflow.utils.validation).
+_METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
+_LONGEST_DIGEST: Final = 36  # Characters in MLflow's column for a dataset's digest.
+_LONGEST_NAME: Final = 500  # Characters in MLflow's column for a dataset's name.
+SECONDS: Final = (
+    30.0  # Longest wait for a server at a run's start, its end, or a list of runs; equals a step's wait (`steps.track.sender`).
+)
+Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> rows known to be in the store, by name and step.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
-    """Log what the run's tracking store lacks of it, and return why something is not logged yet; empty when everything is.
+    """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
 
-    It is idempotent, and several processes may do it at once. It raises nothing of the tracking store.
+    Idempotent; several processes may publish at once. Errors of the tracking store become the returned reason.
 
     Args:
         run: the run.
-        store: has its outputs and journals.
-        machine: this one.
-        task: step and part that are to be logged, without others and without the run's end; None for all.
-        known: what an earlier call has found there.
+        store: store of the run's outputs and journals.
+        machine: this machine.
+        task: (step, part) to log alone, without the run's end; None logs all steps.
+        known: rows of earlier calls, updated; None asks the tracking store.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -74,17 +69,17 @@ def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] |
 def publish_all(
     machine: Machine, *, runs: Sequence[Run] | None = None, again: bool = False, seconds: float | None = None
 ) -> dict[str, str]:
-    """Publish runs of the machine's store; return run -> why something is not logged, empty when everything is.
+    """Publish runs of the machine's store; return run -> reason as `publish` returns it.
 
     Args:
-        machine: this one.
-        runs: which, the newest first; by default all that are not logged yet.
-        again: ask the tracking stores for everything, also for what they have confirmed: a database may have been restored or deleted.
-        seconds: a time limit where a server has to answer, None for no limit. The rest is logged by a later call.
+        machine: this machine.
+        runs: runs in any order; None takes all runs not yet logged (with `again`, all runs).
+        again: compare confirmed rows again, because a database may have been restored or deleted.
+        seconds: time limit if a server has to answer; None waits. A later call logs what is unsent.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
-    # In their order: the registry compares a policy with those before it.
+    # Oldest first: the registry compares a policy with earlier ones.
     in_order = sorted(chosen, key=lambda run: run.order)
     if seconds is None or all(sqlite_file(run.facts["tracking"]) for run in in_order):
         _publish_each(in_order, store, machine, again=again, reasons=reasons)
@@ -94,7 +89,7 @@ def publish_all(
     def work() -> None:
         try:
             _publish_each(in_order, store, machine, again=again, reasons=reasons)
-        except BaseException as error:  # noqa: BLE001 - It is raised in the caller's thread.
+        except BaseException as error:  # noqa: BLE001 - The caller's thread raises it.
             failures.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -107,7 +102,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Publish runs, and write down for each why something is not logged. A store that is away is asked once."""
+    """Publish runs in order and add each run's reason to `reasons`. A store that does not answer is asked once."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -117,19 +112,17 @@ def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again:
         view = _View(run, store, machine, {}, again=again)
         reasons[run.name] = view.publish(None)
         if view.is_away:
-            away[address] = reasons[run.name]  # Each question to it takes seconds.
+            away[address] = reasons[run.name]  # Each further request would take seconds.
 
 
 class _View:
-    """A run in its tracking store, as both are now."""
+    """One run's view in its tracking store."""
 
     def __init__(self, run: Run, store: Store, machine: Machine, known: Known, *, again: bool = False) -> None:
         self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
-        self.is_away = False
-        """Whether the store did not answer."""
+        self.is_away = False  # True if the store did not answer.
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
-        self._problems: list[str] = []
-        """What was refused."""
+        self._problems: list[str] = []  # Refusals of the store, and damage on this machine.
 
     def publish(self, task: tuple[str, str] | None) -> str:
         try:
@@ -163,7 +156,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Of runs of one disk that end together the later one sees what the earlier one has registered.
+            # If two runs on one disk end together, the second one sees what the first one has registered.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -171,7 +164,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note what the store refuses, and what is damaged here, and go on with the rest."""
+        """Note a refusal of the store or damage on this machine, then continue after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -179,7 +172,7 @@ class _View:
             self._problems.append(str(error))
 
     def _log_dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
-        """Log the dataset as an input of the run, which MLflow lists in a column of its own, and its hash as a parameter."""
+        """Log the dataset as the run's input, which MLflow lists in a column, and its hash as a parameter."""
         self._describe(parent, {}, {"dataset": dataset.output_hash})
         if any(logged.dataset.digest == dataset.output_hash[:_LONGEST_DIGEST] for logged in parent.inputs.dataset_inputs):
             return
@@ -194,7 +187,7 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Log what the store lacks of an attempt; of one that is over the store is asked, and a tag says in the end that all is there."""
+        """Log an attempt's missing rows. For an ended attempt, ask the store for its rows first; a tag at the end marks it as logged."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
@@ -213,10 +206,11 @@ class _View:
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
+        # The tags include the parent's id again, because the child's first parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
-        """Send a task's metrics that an MLflow run does not have yet; ask the store for these names if nothing is known, or `ask_store`."""
+        """Send a task's missing rows to an MLflow run. `ask_store`, or a first call, reads the stored rows of `names` first."""
         run_id = logged.info.run_id
         if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
@@ -235,7 +229,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
+        """Return MLflow's run whose `tag` is `key`; create a missing one. Two processes may create it at once: the smaller id stays."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
@@ -246,7 +240,7 @@ class _View:
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set the tags, cut to what every store takes, and parameters that the run does not have yet."""
+        """Set changed tags, cut to a length that every store takes, and missing parameters."""
         short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]
@@ -264,7 +258,6 @@ class _View:
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """Return the metrics of these rows of a journal."""
     return [
         Metric(tracked_name(name), float(value), row["time"], row["record"]["step"])
         for row in rows
