@@ -1,12 +1,13 @@
-"""MLflow's registry: a registered model for each preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
+"""MLflow's registry: one registered model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-`peak` is the policy with the best lower confidence bound against its initial policy. Bounds against different initial policies cannot be
-compared. A version takes the alias if its lower bound is the best of all versions of its initial policy, and if the version that has the
-alias is of the same initial policy or older. A policy that plays worse than its initial policy (its whole interval is below one half) never
-takes it. So no later, worse run takes it from a better one. `champion` is replaced only by a policy that has beaten it in games.
+A new version becomes `peak` under three conditions, so a worse, later run does not replace a better one:
+- No version with the same initial policy has an equal or better lower bound of its score against that policy.
+- The current peak has the same initial policy or is older; bounds against different initial policies cannot be compared.
+- The score's interval is not entirely below 0.5, which would mean a policy worse than its initial policy.
+Only a policy that has beaten the `champion` in games replaces the champion.
 
-A registry is shared: everybody with an account can write tags, sources and files. All of it passes the door (`grpo.base.door`) before it
-becomes part of a path, and an alias that a version of other code has stays with that version.
+A registry is shared: every account can write tags, sources and files. `grpo.base.door` checks these before they become part of a path. A
+version that other code wrote keeps its alias.
 """
 
 import json
@@ -61,21 +62,17 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
-_POLICY: Final = "chess_grpo.policy"
-"""Tag of a version: what is known of its policy, as JSON."""
-_DATASET: Final = "chess_grpo.dataset"
-"""Tag of a version: hash of the dataset that its run trained on."""
-_EVEN: Final = 0.5
-"""The score of two equal policies."""
+_POLICY: Final = "chess_grpo.policy"  # Tag of a version: `_Facts` as JSON.
+_DATASET: Final = "chess_grpo.dataset"  # Tag of a version: hash of the run's dataset.
+_EVEN: Final = 0.5  # Score of two equal policies.
 _NUM_SHOWN: Final = 5  # Versions in a message.
-_MAX_FILES: Final = 1_000
-"""Files of one version; a policy and what a run needs to resume from it are some forty."""
+_MAX_FILES: Final = 1_000  # Files of one version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
 @STRICT
 class _Facts(TypedDict):
-    """The form of that tag; see `Version`."""
+    """Contents of the tag `_POLICY`; `Version` explains the fields."""
 
     run: Id
     role: Literal["champion", "peak"]
@@ -90,7 +87,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """The form of `origin.json`: what a run needs to resume, beside the outputs."""
+    """Contents of `origin.json`: what a run needs to resume from a peak, besides the outputs."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -110,31 +107,23 @@ class Version:
 
     preset: str
     number: int
-    run: str
-    """Metaflow's id of the run that registered it."""
-    role: str
-    """`champion` or `peak`: its folder in the output."""
-    output_hash: str
-    """Of the output of `select` that has its files."""
-    policy_step: int
-    """Training step; 0 is the pretrained policy."""
-    source: str = ""
-    """Where MLflow has its model."""
-    weights: str = ""
-    """Hash of the weights as numbers."""
-    initial_weights: str = ""
-    """That of the policy which its run began with."""
+    run: str  # Metaflow's id of the run that registered the version.
+    role: str  # `champion` or `peak`, also the folder in the output.
+    output_hash: str  # Hash of the output of `select` that has the files.
+    policy_step: int  # GRPO step; 0 is the pretrained policy.
+    source: str = ""  # Address of the model in MLflow.
+    weights: str = ""  # Hash of the weights' values.
+    initial_weights: str = ""  # Hash of the initial policy's weights' values.
+    # Interval of the score against the initial policy, in [0, 1]; None for a champion, or for a peak that was not screened.
     low: float | None = None
     high: float | None = None
-    """Interval of its score against the initial policy, in [0, 1]; None if it is not a peak or was not screened."""
-    files: str = ""
-    """Hash of the hashes of its files in MLflow."""
+    files: str = ""  # Hash of the hashes of the files in MLflow.
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
-    """Return preset -> its version with this alias, or this number as `v7`; none when there is no store yet. Raises TrackingAwayError.
+    """Return preset -> version with an alias or a number such as `v7`; empty without a tracking store. Raises TrackingAwayError.
 
-    For a version that this code did not write, the error says so. A model whose name holds no preset is named on stderr and passed over.
+    A version that other code wrote is a ForeignError. A model whose name has no valid preset is skipped with a warning on stderr.
     """
     tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
@@ -151,7 +140,7 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
 
 
 def newest_versions(machine: Machine) -> list[str]:
-    """Return the names of the policies that were registered last, such as smoke/v7, the newest first. Raises TrackingAwayError."""
+    """Return at most 5 names such as smoke/v7, the last registered first. Raises TrackingAwayError."""
     tracking = TrackingStore(machine.tracking_uri)
     if not tracking.exists:
         return []
@@ -161,7 +150,7 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the folder of a version's files below the home, downloaded from MLflow and verified by its hashes; `policy` is in it.
+    """Return the folder below the home with a version's files, downloaded and verified by hashes; its `policy` folder has the policy.
 
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
@@ -181,7 +170,7 @@ def fetch(version: Version, machine: Machine) -> Path:
 
 
 def _download(version: Version, machine: Machine, folder: Path) -> None:
-    """Download a version's files into a new folder; each name that the store gives is checked before it is written."""
+    """Download a version's files into a new folder; check each listed name before the file is written."""
     TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
     files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
     folder.mkdir()
@@ -194,7 +183,6 @@ def _download(version: Version, machine: Machine, folder: Path) -> None:
 
 
 def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
-    """Yield the names of all files below a folder of an artifact repository."""
     for entry in files.list_artifacts(folder or None):
         name = checked(_FILE_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
         if not name.startswith(f"{folder}/" if folder else ""):
@@ -206,9 +194,9 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 
 
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
-    """Bring what a run needs to resume from a registered peak into the store, from MLflow, verified by its hashes.
+    """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
 
-    Returns the settings of its run; step -> output, of `finetune` this checkpoint alone; and the run's data, verdict and findings in lines.
+    Returns the run's settings, step -> output (`finetune`: this checkpoint only), and a line each for `data`, `verdict` and `findings`.
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
@@ -222,7 +210,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
-        # Of this output there is one checkpoint alone: its version is its own.
+        # This output of `finetune` has one checkpoint only, so its version comes from the checkpoint.
         output_hash = read_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         path = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -231,7 +219,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return an output of the store, which is made if there is none: of these facts of its manifest, and place -> copy of a folder."""
+    """Return an output of the store; create a missing one from manifest facts and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
@@ -243,10 +231,9 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
 
 
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
-    """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
+    """Register the peak and the champion of `select`, set the aliases that they win, and return a line about each alias.
 
-    After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
-    idempotent.
+    Idempotent. If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
     """
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
@@ -268,10 +255,10 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                     _DATASET: results.dataset.output_hash,
                 },
                 description=page("version", results=results, role=role),
-                await_creation_for=0,  # Creation is immediate: nothing is copied.
+                await_creation_for=0,  # MLflow copies nothing, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two homes may have registered at once, or an answer came too late: the first version stays.
+        # Two machines may register at once, or a response may come too late: the first version stays.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
@@ -280,7 +267,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
-    """Give a version the alias if it may have it, and say what the alias is now."""
+    """Set the alias if the version wins it; return a clause with the alias's version."""
     preset, current = offered.preset, _find_version(role, offered.preset, client)
     if isinstance(current, ForeignError):
         return f"stays: {current}"
@@ -298,11 +285,11 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
-    """Log MLflow's model of a policy to the files of the run's parent; return its address, and the hash of the hashes of its files.
+    """Log a policy's MLflow model to the artifacts of the run's parent; return (address, hash of the files' hashes).
 
-    A peak's model has its whole checkpoint, and beside it what `fetch_origin` takes from there.
+    A peak's model has the complete checkpoint and the folder `origin` for `fetch_origin`.
     """
-    from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavours take seconds to import.
+    from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
     assert selected is not None
@@ -326,7 +313,7 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
 
 
 def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
-    """Return what a version says of its policy."""
+    """Return a version's `_Facts` without `files`."""
     output = run.output_of("select")
     assert output is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
@@ -345,7 +332,7 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
 
 
 def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with this alias, or this number as `v7`; for one that this code did not write, the error that says so."""
+    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it; None if none has the name."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
@@ -358,7 +345,7 @@ def _find_version(name: str, preset: str, client: MlflowClient) -> Version | For
 
 
 def _version(entry: Any, preset: str) -> Version:
-    """Return a version of the registry. Raises ForeignError when this code did not write it."""
+    """Return MLflow's entry as a Version. Raises ForeignError if other code wrote the entry."""
     try:
         tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
@@ -368,7 +355,7 @@ def _version(entry: Any, preset: str) -> Version:
 
 
 def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
-    """Return all versions that are peaks of runs from one initial policy; those of other code are left out."""
+    """Return this code's peak versions with this initial policy."""
     peaks = []
     for entry in client.search_model_versions(f"name = '{MODEL}{preset}'"):
         with suppress(ForeignError):
@@ -379,12 +366,12 @@ def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[V
 
 
 def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
-    """Return why the alias `peak` does not go to the offered version; empty if it does.
+    """Return why `offered` does not become `peak`; empty if it does.
 
     Args:
-        offered: the version of the run that is registered.
-        current: the version that has the alias now.
-        same_start: all peaks of runs from the offered version's initial policy.
+        offered: the newly registered version.
+        current: the version with the alias; None if the alias is not set.
+        same_start: all peaks with the offered version's initial policy.
     """
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its own start"
