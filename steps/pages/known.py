@@ -54,6 +54,6 @@ def summary_of(run: "Run", store: "Store") -> dict[str, str]:
         lines["data"] = str(dataset)
     if results is not None:
         lines["verdict"] = f"{results.decision.verdict}. {results.decision.sentence}"
-    if (found := findings_of(run, results, store)) is not None:
-        lines["findings"] = found.tag
+    if (diagnosis := findings_of(run, results, store)) is not None:
+        lines["findings"] = diagnosis.tag
     return lines

@@ -69,8 +69,8 @@ class Dataset(Document):
     @property
     def name(self) -> str:
         """Names of the sources, such as "own.pgn, engine games": at most three, the one with most boards first."""
-        found = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
-        names = ["engine games" if source == ENGINE else source for source in found]
+        sources = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
+        names = ["engine games" if source == ENGINE else source for source in sources]
         return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")
 
     def __str__(self) -> str:

@@ -36,7 +36,7 @@ _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12
 """Characters of a text bar on each side of its middle."""
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
-_ROWS: Final = (
+_HOW_TO_READ: Final = (
     "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
     ' The ladder rows ("other opponents" and below) come from other games. '
 )
@@ -75,12 +75,12 @@ def page(template: str, **facts: Any) -> str:
 def verdict_lines(results: Results) -> list[str]:
     """Return the verdict for a terminal, in lines of at most 80 characters. No line begins with a space: Metaflow strips those."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
-    rows = "" if games is None else _ROWS.format(num_pairs=games.score.num_pairs)
+    how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
     verdict, note, origin = (
         textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
         for text in (
             f"Verdict: {decision.verdict}. {decision.sentence}",
-            f"{rows}So {decision.outcome}.",
+            f"{how_to_read}So {decision.outcome}.",
             str(results.origin or ""),
         )
     )
@@ -93,33 +93,33 @@ def verdict_picture(decision: Selection) -> list[str]:
     gain in Elo, against          -75         0         +75
     own start                                 |    [--o---] +53 [+31, +75]
     """
-    lines, gains, places = list[str](), decision.gains, {who: each.rating for who, each in decision.placed.items()}
+    lines, gains, ratings = list[str](), decision.gains, {name: placed.rating for name, placed in decision.placed.items()}
     if gains:
-        widest = max(max(abs(each.low), abs(each.high)) for each in gains.values())
+        widest = max(max(abs(gain.low), abs(gain.high)) for gain in gains.values())
         limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))
         lines.append(f"{'gain in Elo, against':<{_LABEL_WIDTH}} {f'-{limit:,}':<{_BAR_HALF}}0{f'+{limit:,}':>{_BAR_HALF}}")
         lines += _bars(gains, -limit, limit)
-    if places:
-        left = 100 * math.floor(min(each.low for each in places.values()) / 100)
-        right = max(left + 100, 100 * math.ceil(max(each.high for each in places.values()) / 100))
+    if ratings:
+        left = 100 * math.floor(min(rating.low for rating in ratings.values()) / 100)
+        right = max(left + 100, 100 * math.ceil(max(rating.high for rating in ratings.values()) / 100))
         lines.append(f"{'Elo above a random mover':<{_LABEL_WIDTH}} {left:<{_BAR_HALF},}{right:>{_BAR_HALF + 1},}")
-        lines += _bars(places, left, right)
+        lines += _bars(ratings, left, right)
     return lines
 
 
 def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[str]:
     """Draw intervals between two Elo values, with a mark at 0 where it lies between them."""
 
-    def place(elo: float) -> int:
+    def column(elo: float) -> int:
         return round((max(left, min(right, elo)) - left) / (right - left) * (_BAR_WIDTH - 1))
 
-    for label, each in estimates.items():
-        low, value, high = place(each.low), place(each.value), place(each.high)
-        bar = ["-" if low < at < high else " " for at in range(_BAR_WIDTH)]
+    for label, estimate in estimates.items():
+        low, value, high = map(column, (estimate.low, estimate.value, estimate.high))
+        bar = ["-" if low < index < high else " " for index in range(_BAR_WIDTH)]
         if left < 0 < right:
-            bar[place(0)] = "|"
+            bar[column(0)] = "|"
         bar[low], bar[high], bar[value] = "[", "]", "o"
-        yield f"{label:<{_LABEL_WIDTH}} {''.join(bar)} {each.text(Unit.ELO)}"
+        yield f"{label:<{_LABEL_WIDTH}} {''.join(bar)} {estimate.text(Unit.ELO)}"
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
@@ -133,10 +133,10 @@ def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> lis
     ['critical: kl_trap: 1; 2']
     """
     lines = []
-    for each in findings:
-        seen = f"{each.severity}: {each.name}: {'; '.join(each.evidence)}"
-        advice = f"It may follow from {each.cause}" if each.cause else f"{each.means} Advice: {each.advice}"
-        lines.append(seen if is_short else f"{seen}. {advice} ({each.page})")
+    for finding in findings:
+        head = f"{finding.severity}: {finding.name}: {'; '.join(finding.evidence)}"
+        advice = f"It may follow from {finding.cause}" if finding.cause else f"{finding.means} Advice: {finding.advice}"
+        lines.append(head if is_short else f"{head}. {advice} ({finding.page})")
     return lines
 
 
@@ -153,30 +153,31 @@ def _elo(estimate: Estimate) -> str:
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
     """Return the ladder from its highest rung down, with both policies where they stand."""
     placed = results.decision.placed
-    rows: list[tuple[float, tuple[str, ...]]] = []
-    for each in results.ladder.rungs:
-        met = [f"{who} {part.match.score.value:.3f}" for who, place in placed.items() for part in place.games if part.rung == each.name]
-        row = (each.name, _elo(each.rating), "" if each.gap is None else _elo(each.gap), ", ".join(met))
-        rows.append((each.rating.value, row))
-    rows += [(each.rating.value, (who, _elo(each.rating_of_all), "", "")) for who, each in placed.items()]
+    rows: list[tuple[float, tuple[str, ...]]] = []  # Rating, row.
+    for rung in results.ladder.rungs:
+        games = [(name, part) for name, player in placed.items() for part in player.games if part.rung == rung.name]
+        scores = ", ".join(f"{name} {part.match.score.value:.3f}" for name, part in games)
+        row = (rung.name, _elo(rung.rating), "" if rung.gap is None else _elo(rung.gap), scores)
+        rows.append((rung.rating.value, row))
+    rows += [(player.rating.value, (name, _elo(player.rating_of_all), "", "")) for name, player in placed.items()]
     return [row for _, row in sorted(rows, key=lambda row: -row[0])]
 
 
 def _main_settings(results: Results) -> list[tuple[str, str, str]]:
     """Return the main settings, and all that differ from the defaults of this code: name, value, default."""
-    given = results.settings
+    values = results.settings
     defaults = flattened(Settings.model_validate({"policy": {"kind": results.kind}}).model_dump(mode="json"))
-    shown = [name for name in sorted(given) if name in MAIN or (name in defaults and given[name] != defaults[name])]
-    return [(name, str(given[name]), str(defaults.get(name, "-"))) for name in shown]
+    names = [name for name in sorted(values) if name in MAIN or (name in defaults and values[name] != defaults[name])]
+    return [(name, str(values[name]), str(defaults.get(name, "-"))) for name in names]
 
 
 @cache
 def _environment() -> Environment:
-    found = environment(Path(__file__).parent, lambda text: _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text))
-    found.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL, "STEPS": STEPS, "PHASES": PHASES}
-    found.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
-    found.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
-    found.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
-    found.globals["estimate_text"] = _estimate_text
-    found.filters["plain"] = Markup
-    return found
+    templates = environment(Path(__file__).parent, lambda text: _MARKUP.sub(lambda match: f"&#{ord(match[0])};", text))
+    templates.globals |= {"CHAMPION": CHAMPION, "PEAK": PEAK, "START": PRETRAINED_STEP, "SMALL": SMALL, "STEPS": STEPS, "PHASES": PHASES}
+    templates.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
+    templates.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
+    templates.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
+    templates.globals["estimate_text"] = _estimate_text
+    templates.filters["plain"] = Markup
+    return templates

@@ -1,1 +1,1 @@
-"""Views of what the store holds: MLflow, W&B, the registry of policies and its models; each may be away."""
+"""Views of the store's runs: MLflow, W&B, the registry and its models. A run goes on if a tracker does not answer."""

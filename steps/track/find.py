@@ -1,8 +1,8 @@
-"""Finds runs and policies by the names that people call them: every command and `--resume-from` take the same.
+"""Finds runs and policies by name; every command and `--resume-from` take the same names.
 
-Runs are found in the records of the store, and files in its outputs. Aliases and versions are those of MLflow's registry; a version names
-the output that has its files, and where the store lacks that, its files come from MLflow. Torch is never imported, and MLflow only to ask
-the registry: a chess GUI waits.
+The store's records have the runs, and its outputs the files. MLflow's registry has aliases and versions. A version names the output with
+its files; if the store has no such output, MLflow has a copy. A chess GUI waits for this code, so torch is never imported, and MLflow only
+for the registry.
 """
 
 import os
@@ -40,49 +40,40 @@ _RUN: Final = re.compile(r"[\w-]+")
 
 
 class NotFoundError(PlainError, LookupError):
-    """No run, policy, checkpoint or history has this name; the message says where it was searched, and what there is."""
+    """No run, policy, checkpoint or history has this name; the message names the searched store and existing names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
-    """A policy on this machine; its hashes were checked where they are recorded."""
+    """A policy on this machine. Recorded hashes were verified."""
 
-    folder: Path
-    """Folder of weights and configuration, for `steps.common.policies.open.open_policy`."""
-    run: str
-    """Id of the Metaflow run; for a folder its name."""
-    policy_step: int | None
-    """Training step; 0 is the pretrained policy, None when unknown."""
-    record: Run | None = field(default=None, compare=False)
-    """The records of its run; None for a folder, and where this store does not have them."""
+    folder: Path  # Weights and configuration, for `steps.common.policies.open.open_policy`.
+    run: str  # Metaflow's run id; for a policy given as a folder, the folder's name if no manifest has the id.
+    policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
+    record: Run | None = field(default=None, compare=False)  # The run's records; None for a folder or if this store has none.
 
     def __str__(self) -> str:
         return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
 
     @property
     def weights_hash(self) -> str:
-        """SHA-256 of `policy.safetensors`, or of a language model's `model.safetensors`, as `sha256sum` prints it."""
+        """SHA-256 of the weights' file (`policy.safetensors`, a language model's `model.safetensors`), in hex."""
         return sha256_file(weights_file(self.folder))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedPolicy:
-    """A policy of a run, whose files may be anywhere."""
+    """A run's policy. Its files may still be in S3 or MLflow."""
 
-    run_id: str
-    """Metaflow's id of its run."""
-    run: Run | None
-    """The records of that run; None where a version is of a run that this store does not have."""
-    policy_step: int
-    output: StepOutput | None
-    """The output of that run that has its files."""
-    part: str
-    """Their folder in that output; empty where the output is the policy."""
-    version: "Version | None" = None
-    """Of the registry, where it was named by that."""
+    run_id: str  # Metaflow's id.
+    run: Run | None  # The run's records; None if this store has none for a registered version.
+    policy_step: int  # GRPO step; 0 is the pretrained policy.
+    output: StepOutput | None  # The run's output that has the files; None if only MLflow has the files.
+    part: str  # The policy's folder in the output; empty if the output is the policy.
+    version: "Version | None" = None  # Registered version, if an alias or a version was given.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
-        """Bring its files to this machine, unless they are there. Raises as `find_policy`."""
+        """Return the policy with its files on this machine; download missing files. Raises as `find_policy`."""
         return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
@@ -99,85 +90,84 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name is a folder: a path, or a folder that is there and not called like a run or registered policy."""
+    """Return whether a name is a path, or an existing folder whose name is not `last`, an alias or a version."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with this name.
+    """Return the run with this name. Raises NotFoundError.
 
     Args:
         name: one of `RUN_NAMES`.
-        store: has the records.
-        has: which runs `last` may be, the newest of them; those that are over, if nothing else is given.
-        names: what a message says can be given.
-
-    Raises NotFoundError.
+        store: store with the runs' records.
+        has: condition for `last`, which is the newest run that fits; default: the run has ended.
+        names: text for the error: which names are valid.
     """
     runs = Runs(store)
-    if name != LAST and _RUN.fullmatch(name) and (named := runs.get(name)) is not None:
-        return named
-    known = runs.all()
-    if name == LAST and (meant := next(filter(has or (lambda run: run.status != "running"), known), None)) is not None:
-        if meant is not known[0]:
-            print(f"last: run {meant.name}; run {known[0].name} is newer", file=sys.stderr)
-        return meant
-    ids = [run.name for run in known]
-    newest = ", ".join(ids[:3]) or "not there yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
-    why = f"no run in {store} has come so far" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
+        return run
+    all_runs = runs.all()
+    if name == LAST and (last := next(filter(has or (lambda run: run.status != "running"), all_runs), None)) is not None:
+        if last is not all_runs[0]:
+            print(f"last: run {last.name}; run {all_runs[0].name} is newer", file=sys.stderr)
+        return last
+    ids = [run.name for run in all_runs]
+    none_yet = "there is no run yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
+    newest = f"the newest runs are {', '.join(ids[:3])}" if ids else none_yet
+    fault = f"no run in {store} has come so far" if name == LAST else f"no run or policy in {store} is called {name!r}"
     raise NotFoundError(
-        f"{why}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; the newest runs are {newest} (`chess-grpo runs`"
-        " shows all; CHESS_GRPO_HOME or CHESS_GRPO_STORE say where others are)"
+        f"{fault}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; {newest}"
+        " (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
     )
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy of this name without loading it, and say on stderr which it is.
+    """Return the policy with this name, not loaded, and print to stderr which policy it is. Missing files are downloaded.
 
     Args:
         name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
-        machine: its store has the outputs; what this machine lacks of them is fetched.
+        machine: names the store and the registry.
 
     Raises:
-        NotFoundError: there is no such policy.
+        NotFoundError: no policy has this name.
+        ForeignError: other code wrote the registered version.
         TrackingAwayError: the registry does not answer.
-        CorruptError: a file is damaged or nowhere to be had.
-        IncompatibleError: the folder's policy was made with another action table.
+        CorruptError: a file is damaged or missing everywhere.
+        IncompatibleError: the folder's policy has another action table.
     """
     if is_folder(name):
         return _in_folder(Path(name))
-    found = named_policy(name, machine, role=CHAMPION).fetch(machine)
-    print(f"{name}: {found}, in {shortened(found.folder)}", file=sys.stderr)
-    return found
+    policy = named_policy(name, machine, role=CHAMPION).fetch(machine)
+    print(f"{name}: {policy}, in {shortened(policy.folder)}", file=sys.stderr)
+    return policy
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
-    """Return the policy that an alias, a version, RUN or RUN/STEP names; its files are not looked for.
+    """Return the policy that an alias, a version, RUN or RUN/STEP names, without looking for its files.
 
     Args:
-        name: one of `POLICY_NAMES`, no folder.
-        machine: says where the store and the registry are.
-        role: which policy a run alone stands for, `champion` or `peak`.
-        preset: whose aliases and versions are meant where `name` does not say it; empty for the default preset's, or those of the only
-            preset that has any.
+        name: one of `POLICY_NAMES`, except a folder.
+        machine: names the store and the registry.
+        role: `champion` or `peak`: the policy that RUN without a step means.
+        preset: preset of an alias or version without one. Empty: the only preset that has the name, else the default preset.
 
-    Raises NotFoundError, TrackingAwayError.
+    Raises NotFoundError, ForeignError, TrackingAwayError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
         return _registered(match["name"], match["preset"] or preset, machine)
-    of, slash, step = name.partition("/")
-    if slash and _REGISTERED.fullmatch(of):
-        raise NotFoundError(f"{of} is one checkpoint already; for another give RUN/STEP, with the id of its run")
+    run_name, slash, step = name.partition("/")
+    if slash and _REGISTERED.fullmatch(run_name):
+        raise NotFoundError(f"{run_name} is one checkpoint already; for another checkpoint give RUN/STEP, with the id of its run")
     made_by = "finetune" if slash else "select"
-    run = find_run(of, store, has=lambda each: each.output_of(made_by) is not None, names=POLICY_NAMES)
+    run = find_run(run_name, store, has=lambda run: run.output_of(made_by) is not None, names=POLICY_NAMES)
     if slash and step == str(PRETRAINED_STEP):
         made_by = "pretrain"
     output = run.output_of(made_by)
     if output is None:
         raise NotFoundError(
-            f"run {run.name} has no {'checkpoints' if slash else role} yet: {made_by} has not ended. Finish it by"
+            f"run {run.name} has no {'checkpoints' if slash else role} yet: {made_by} has not ended. Finish the run by"
             f" `{pasteable(resume_command(run.name, run.places))}`" + ("" if slash else f", or take a checkpoint by {run.name}/STEP")
         )
     if made_by == "pretrain":
@@ -190,51 +180,50 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return a checkpoint's step, and its folder in an output of finetune.
+    """Return (step, folder in the output) of a checkpoint of `finetune`.
 
     Args:
-        manifest: of the output.
-        step: as it was typed.
+        manifest: the output's manifest.
+        step: GRPO step as typed.
 
-    Raises NotFoundError, with the steps that there are, when it was never written or retention deleted it.
+    Raises NotFoundError, which lists the available steps, for a checkpoint that was never written or is deleted.
     """
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:
         return int(step), kept[int(step)]
     raise NotFoundError(
-        f"there is no checkpoint of step {step}: one is written every grpo.steps_per_checkpoint steps, and the best"
-        f" of them are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
+        f"there is no checkpoint of step {step}: a checkpoint is written every grpo.steps_per_checkpoint steps, and the best"
+        f" checkpoints are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
     )
 
 
 def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
-    """Return the policy of the registry that an alias or `v7` names. Raises NotFoundError, TrackingAwayError."""
+    """Return the registered policy with an alias or a version such as `v7`. Raises as `named_policy`."""
     from grpo.settings.tree import DEFAULT_PRESET
     from steps.track import registry  # MLflow takes seconds to import.
 
-    found = registry.named(name, machine)
-    of = preset or (next(iter(found)) if len(found) == 1 else DEFAULT_PRESET)
-    if (version := found.get(of)) is None:
-        others = ", ".join(f"{each}/{name}" for each in sorted(found))
-        newest = ", ".join([] if others else registry.newest_versions(machine))
-        what = f"there is {others or newest}" if others or newest else "let a run finish first"
-        raise NotFoundError(f"no policy of preset {of} in {machine.shown_uri} is called {name!r}; {what}; give {POLICY_NAMES}")
+    versions = registry.named(name, machine)
+    preset = preset or (next(iter(versions)) if len(versions) == 1 else DEFAULT_PRESET)
+    if (version := versions.get(preset)) is None:
+        existing = [f"{other}/{name}" for other in sorted(versions)] or registry.newest_versions(machine)
+        advice = f"there is {', '.join(existing)}" if existing else "let a run finish first"
+        raise NotFoundError(f"no policy of preset {preset} in {machine.shown_uri} is called {name!r}; {advice}; give {POLICY_NAMES}")
     if isinstance(version, ForeignError):
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
-    if output is None or output["output_hash"] != version.output_hash:  # Another machine's run can have the same id.
+    if output is None or output["output_hash"] != version.output_hash:  # Another machine's run may have the same id.
         run = output = None
     return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
 
 
-def _in_folder(given: Path) -> FoundPolicy:
-    given = given.expanduser().resolve()
-    folder = given / CHAMPION if not is_policy(given) and is_policy(given / CHAMPION) else given
+def _in_folder(path: Path) -> FoundPolicy:
+    path = path.expanduser().resolve()
+    folder = path / CHAMPION if not is_policy(path) and is_policy(path / CHAMPION) else path
     if not is_policy(folder):
-        state = f"is not the folder of a policy: it has no {' and '.join(missing_files(given))}" if given.is_dir() else "is not a folder"
-        raise NotFoundError(f"{given} {state}; give {POLICY_NAMES}; a run's last lines name its champion's")
+        fault = f"is not the folder of a policy: it has no {' and '.join(missing_files(path))}" if path.is_dir() else "is not a folder"
+        raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}; a run's last lines name its champion's folder")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
     step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
-    return FoundPolicy(folder=folder, run=facts.get("run", given.name), policy_step=step)
+    return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step)

@@ -1,7 +1,6 @@
-"""The code of a registered policy's MLflow model, copied into it (models from code): FENs in, moves and their probabilities out.
+"""Code of a registered policy's MLflow model ("models from code"): takes FENs, returns moves with probabilities.
 
-It runs where only the model's own requirements are installed. The model brings this project's library `grpo`.
-`steps.track.mlflow_model` writes the model.
+`steps.track.mlflow_model` copies this file and the library `grpo` into the model, which needs only its listed requirements.
 """
 
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 if (_LIBRARY := Path(__file__).with_name("code") / "grpo.zip").is_file():
-    sys.path.insert(0, str(_LIBRARY))  # In a model; where the model is written, the library is installed.
+    sys.path.insert(0, str(_LIBRARY))  # Inside a model. The process that writes the model has the library installed.
 import pandas as pd
 import torch
 from mlflow.exceptions import MlflowException
@@ -23,24 +22,17 @@ from grpo.settings.kinds import KINDS
 
 
 class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
-    """The policy as MLflow asks it, on the CPU."""
+    """A policy on the CPU behind MLflow's interface."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Load the policy."""
         folder = Path(context.artifacts["policy"])
         self._ranked = import_module(KINDS[policy_kind(folder)].module).load_ranker(folder, torch.device("cpu"))
 
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """Return for each FEN all legal moves, the likeliest first, and their probabilities; none where the game is over.
+        """Return a row per FEN: `moves` (all legal moves in UCI, likeliest first) and `probabilities`; both are empty after a game's end.
 
-        A kind of policy without probabilities gives the move that it plays alone, without a probability; no move if it has no legal one.
-
-        Args:
-            context: the model's.
-            model_input: a table whose first column has the FENs; MLflow makes one of a list.
-            params: none.
-
-        Raises MlflowException for what is no FEN of a legal position: a server answers with its message, and status 400.
+        A kind of policy without probabilities returns only the move that it plays, or none. The FENs are the first column of `model_input`;
+        MLflow turns a list into a table. Raises MlflowException (status 400 of a server) for a FEN of no legal position.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

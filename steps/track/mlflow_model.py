@@ -1,4 +1,4 @@
-"""MLflow's models of registered policies, which load without a checkout of this project."""
+"""Writes MLflow models of registered policies, which load without a checkout of this project."""
 
 import logging
 import warnings
@@ -13,20 +13,16 @@ import steps
 from grpo.policy.files import policy_kind
 from grpo.settings.kinds import KINDS
 
-# MLflow 3.17 warns of its own code when this is imported, and reports what goes well. For good: publishers are threads.
+# MLflow 3.17 warns of its own code when imported, and logs successes. The filters stay on, because publishers are threads.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
 
-POLICY: Final = "policy"
-"""Among the files of a model: the folder of its policy."""
-_CODE: Final = Path(__file__).with_name("mlflow_code.py")
-"""The code that MLflow runs."""
-_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
-LIBRARY: Final = "grpo.zip"
-"""The library in a model, in the folder `code`, from where `steps.track.mlflow_code` imports it."""
-_NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
-"""Packages that the code imports for every kind of policy."""
+POLICY: Final = "policy"  # Folder of the policy in a model.
+_CODE: Final = Path(__file__).with_name("mlflow_code.py")  # Code that MLflow runs.
+_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"  # The project's folder that contains `steps` also contains `grpo`.
+LIBRARY: Final = "grpo.zip"  # In a model's folder `code`; `steps.track.mlflow_code` imports the library from this file.
+_NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")  # Packages for every kind of policy.
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",
@@ -34,29 +30,24 @@ _EXAMPLES: Final = (
 
 
 def write_model(files: Path, folder: Path) -> None:
-    """Write MLflow's model of a policy into a new folder.
-
-    Args:
-        files: what it holds, a folder each: `policy` plays, others are brought along.
-        folder: of the model.
-    """
+    """Write a policy's MLflow model to a new `folder`. `files` contains the folder `policy`, and folders that the model only carries."""
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
     needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)
     save_model(
         path=folder,
         python_model=str(_CODE),
-        code_paths=[str(library)],  # One file: a store takes each file of a model in a call of its own.
-        artifacts={each.name: str(each) for each in sorted(files.iterdir())},
+        code_paths=[str(library)],  # One archive, because a store receives each file of a model in a separate call.
+        artifacts={path.name: str(path) for path in sorted(files.iterdir())},
         signature=infer_signature(list(_EXAMPLES)),
         input_example=list(_EXAMPLES),
-        # Pinned to the versions of this environment; of torch's builds the usual one.
+        # Pinned to this environment's versions; without "+cpu" or the like, so pip takes torch's default build.
         pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needs],
     )
 
 
 def write_archive(package: Path, target: Path) -> None:
-    """Write a package's files into a ZIP that Python imports from; equal files give equal bytes."""
+    """Write a package's files to a ZIP that Python can import; equal files give equal bytes."""
     with zipfile.ZipFile(target, "w") as archive:
         for path in sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
             name = zipfile.ZipInfo(path.relative_to(package.parent).as_posix())

@@ -1,4 +1,4 @@
-"""What MLflow's pages say: names of runs and of charts, by which it sorts them, and descriptions of runs in Markdown."""
+"""Texts on MLflow's pages: names of runs and charts, which MLflow sorts by name, and descriptions of runs in Markdown."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,6 +7,7 @@ from steps import STEPS
 from steps.run.records import Attempt
 from steps.run.step import Step
 
+# Metric that shows whether GRPO learns -> title of its chart, on MLflow's pages of `finetune` and of the parent.
 MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",
     "language/reward_mean": "1 reward mean",
@@ -18,11 +19,10 @@ MAIN_CURVES: Final[Mapping[str, str]] = {
     "control/learning_rate": "5 learning rate",
     "heldout/parse_rate": "6 parse rate",
 }
-"""Metrics that say whether a fine-tuning learns, on the pages of `finetune` and of the whole run -> title of the chart."""
 
 
 def tracked_name(metric: str) -> str:
-    """Return the name of a metric in MLflow, which groups charts by what precedes the slash: the main curves are one group.
+    """Return a metric's name in MLflow, which groups charts by the text before the slash; the main curves form one group.
 
     >>> tracked_name("grpo/entropy"), tracked_name("ladder/rating")
     ('curves/3 entropy', 'ladder/rating')
@@ -31,7 +31,7 @@ def tracked_name(metric: str) -> str:
 
 
 def run_name(step: str, part: str = "") -> str:
-    """Return a child run's name, by which the UI sorts them in order; parallel tasks of a step are told apart by their part.
+    """Return a child run's name, which the UI sorts in the order of steps; parallel tasks of a step differ by part.
 
     >>> run_name("finetune"), run_name("confirm", "2 of 2")
     ('07 finetune', '09 confirm 2 of 2')
@@ -40,6 +40,6 @@ def run_name(step: str, part: str = "") -> str:
 
 
 def step_note(step: Step, attempt: Attempt) -> str:
-    """Return a child run's description: what the step does, and why it failed or was killed if it was."""
+    """Return a child run's description in Markdown: the step's purpose, with status and error after a failure or kill."""
     error = "".join(f"> {line}\n" for line in attempt.error.splitlines())
     return f"**{attempt.status.capitalize()}**\n\n{error}\n{step.says}" if error else step.says

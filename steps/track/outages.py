@@ -1,4 +1,4 @@
-"""Faults of a tracking store: an outage, which passes, a wrong address or account, or a refusal."""
+"""Errors of a tracking store: an outage (a retry may help), a wrong address or account, or a refusal."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# Error codes that say no. All others may pass: 500, 429, missing credentials, a locked database (TEMPORARILY_UNAVAILABLE), and BAD_REQUEST,
-# which MLflow returns for errors of its database.
+# MLflow's error codes of a refusal. Other codes may pass, such as 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked
+# database), and BAD_REQUEST, which MLflow returns for its database's errors.
 _REFUSALS: Final = (
     "INVALID_PARAMETER_VALUE",
     "INVALID_STATE",
@@ -20,53 +20,49 @@ _REFUSALS: Final = (
     "RESOURCE_ALREADY_EXISTS",
     "RESOURCE_LIMIT_EXCEEDED",
 )
-_WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
-"""MLflow's words for the statuses 401 and 403; another account may be let in."""
-_NOT_FROM_MLFLOW: Final = "API request to"
-"""MLflow's message begins so when the response did not come from an MLflow server: a proxy's page, or no response."""
+_WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
+_NOT_FROM_MLFLOW: Final = "API request to"  # Begins MLflow's message if no MLflow server answered: a proxy's page, or no response.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_WORDS: Final = 200  # Characters of the server's own words in a message.
-_PASSING_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
-"""Words of an outage in JSON that is not MLflow's, which has no status in MLflow's message."""
+_MAX_CHARACTERS: Final = 200  # Of the server's answer in a message.
+# An outage in JSON that is not MLflow's; MLflow's message about such JSON has no status.
+_OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
 _SCHEMES: Final = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc", "uc", "file")
 _NO_DRIVER: Final = re.compile(r"No module named \S+|Can't load plugin: \S+|Invalid SQLite URL.*")
+# A database's words for a refusal, which MLflow reports as BAD_REQUEST.
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
-"""A database's own words for a refusal, which MLflow passes on as BAD_REQUEST."""
 _FULL: Final = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
     r"|readonly database"
 )
+# The system's reason in a failed connection's message, such as "Connection refused".
 _REASON: Final = re.compile(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)")
-"""In the message of a lost connection: the system's reason, such as "Connection refused"."""
 
 
 class TrackingAwayError(PlainError, RuntimeError):
-    """The tracking store does not answer, or cannot be written; the message has its address and the reason."""
+    """The tracking store does not answer or cannot be written. The message has the store's address and the reason."""
 
     may_pass = True
 
 
 class TrackingRefusedError(TrackingAwayError):
-    """The tracking store has said no: asking again does not help."""
+    """The tracking store refuses the data; a retry does not help."""
 
     may_pass = False
 
 
 class WrongAddressError(TrackingAwayError):
-    """The address or the account is wrong: rows wait until a person mends it, and a run that has not begun is refused."""
+    """The address or the account is wrong. Rows wait until the user corrects it; a new run is refused."""
 
 
 def address_fault(address: str) -> str:
-    """Return why no tracking store can have this address, and what to set; empty for an address that may be right."""
+    """Return why an address cannot be a tracking store's, and what to set; empty for a possible address."""
     shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
-    give = (
-        "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (a file of CHESS_GRPO_HOME)"
-    )
+    give = "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (file in CHESS_GRPO_HOME)"
     if address != address.strip():
         return f"{shown} is blank or has blanks at its ends: {give}"
     if address in ("databricks", "databricks-uc", "uc") or address.startswith("file:"):
@@ -85,12 +81,12 @@ def address_fault(address: str) -> str:
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
     if parts.fragment and "@" not in address:
-        return f"{shown} is followed by #: that is the address of a page; give {without_secrets(address).rstrip('/')}"
+        return f"{shown} has a #: it is the address of a page; give {without_secrets(address).rstrip('/')}"
     return ""
 
 
 def proxy_of(address: str) -> str:
-    """Return the proxy through which an address is asked, and the variable that names it; empty without one."""
+    """Return a text with the proxy of requests to an address and the proxy's variable; empty without a proxy."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -103,37 +99,37 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
     """Return what to do about a 401, 403 or 407.
 
     Args:
-        store: The server's address.
-        status: The HTTP status, or MLflow's word for it.
-        words: The answer's text.
-        is_own: Whether the answer is MLflow's.
+        store: the server's address.
+        status: HTTP status, or MLflow's error code.
+        words: text of the answer.
+        is_own: whether MLflow wrote the answer.
     """
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
     if (proxy := proxy_of(store)) and not is_own and status != "401":
-        return f"the answer may be that of {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
+        return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
     return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with the address or the account and how to mend it; empty for an outage."""
+    """Return what is wrong with the address or the account, and how to correct it; empty for other errors. `text` is the message."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
     if tunnel := _TUNNEL.search(text):
         return f"is not reached: {proxy_of(store) or 'a proxy'} answers {tunnel[1].strip()}: add {urlsplit(store).hostname} to NO_PROXY"
-    if found := _NO_DRIVER.search(text):
-        return f"cannot be opened ({found[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
+    if driver := _NO_DRIVER.search(text):
+        return f"cannot be opened ({driver[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
     code, is_own = getattr(error, "error_code", ""), not text.startswith(_NOT_FROM_MLFLOW)
     status, body = _STATUS.search(text), _BODY.search(text)
     number = status[1] if status else ""
-    words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_WORDS]
+    words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
     if code in _WRONG_ACCOUNT or number in ("401", "403", "407"):
         return f"does not accept the account ({number or code}: {words}): {_remedy(store, number or code, words, is_own=is_own)}"
-    answered = getattr(error, "json", None)  # Of MLflow's RestException.
-    if answered is not None:
-        is_foreign = "error_code" not in answered and not _PASSING_WORDS.search(json.dumps(answered))
+    response = getattr(error, "json", None)  # MLflow's RestException has the response's JSON.
+    if response is not None:
+        is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:
         is_foreign = not is_own and body is not None and number not in _PASSING_STATUS
     if not is_foreign:
@@ -144,11 +140,11 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 
 @contextmanager
 def failures_of(store: str, what: str) -> Iterator[None]:
-    """Raise TrackingAwayError, WrongAddressError or TrackingRefusedError instead of what a library raises.
+    """Turn errors of libraries into TrackingAwayError, WrongAddressError or TrackingRefusedError.
 
     Args:
-        store: its address, as people may see it.
-        what: what it is asked to take or to tell.
+        store: the tracking store's address, without secrets.
+        what: what the block sends or asks for, as the object of "refuses".
     """
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
@@ -156,7 +152,7 @@ def failures_of(store: str, what: str) -> Iterator[None]:
 
     try:
         yield
-    except PlainError:  # It says itself what failed: this code, or the store of outputs.
+    except PlainError:  # This project's own error, such as one of the store of outputs.
         raise
     except (MlflowException, SQLAlchemyError, OSError, ModuleNotFoundError, BotoCoreError, ClientError) as error:
         text = str(error)
@@ -166,8 +162,8 @@ def failures_of(store: str, what: str) -> Iterator[None]:
             raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
         if isinstance(error, (MlflowException, SQLAlchemyError, ModuleNotFoundError)) and (wrong := _wrong_address(store, error, text)):
             raise WrongAddressError(f"the tracking store {store} {wrong}") from error
-        is_told = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
-        if is_told or _TOO_LONG.search(text):
+        is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
+        if is_refusal or _TOO_LONG.search(text):
             raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error
         through = f", through {proxy}" if (proxy := proxy_of(store)) else ""
         raise TrackingAwayError(f"the tracking store {store} does not answer ({line}{through})") from error

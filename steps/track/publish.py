@@ -1,9 +1,8 @@
-"""Logs runs to MLflow from their records and the journals of their steps: idempotent, and the only way there.
+"""Logs runs to MLflow from run records and step journals. Idempotent; no other code logs to MLflow.
 
-A run is one parent, found again by the tag `chess_grpo.run`, and a child for each step and part, whatever the number of its attempts. A
-process that does not know which rows the store has, for it has just begun or a call failed, asks for them, and sends what is lacking. It
-asks once more before a step is called logged. Rows are compared by name and step: a database may round values, and a process that starts a
-killed step again says its lines at other times.
+A run has one parent in MLflow, identified by the tag `chess_grpo.run`, and one child per step and part for all attempts. A process that has
+just started, or whose last call failed, first asks the store for its rows, then sends the missing rows. It asks again before a step counts
+as logged. Name and step identify a row, because a database may round values and a restarted step logs its lines with new times.
 """
 
 import json
@@ -26,7 +25,7 @@ from steps.run.machine import Machine, sqlite_file
 from steps.run.records import Attempt, Run, Runs, Status
 from steps.run.step import StepOutput, step_of
 from steps.run.store import Store
-from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, waiting
+from steps.track.client import CHILD, METAFLOW_RUN, RUN, TrackingStore, long_timeout
 from steps.track.notes import MAIN_CURVES, run_name, step_note, tracked_name
 from steps.track.outages import TrackingAwayError, TrackingRefusedError, failures_of
 from steps.track.registry import register
@@ -38,36 +37,31 @@ from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
-_LOGGED: Final = "chess_grpo.logged"
-"""Tag of a child: number of the attempt of which it has everything."""
+_LOGGED: Final = "chess_grpo.logged"  # Tag of a child: number of the attempt that is logged completely.
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-_LONGEST_TAG: Final = 7_500  # MLflow takes 8,000 (mlflow.utils.validation), and so do its columns.
-_METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms whether it carries one or many.
-_FINETUNE: Final = "finetune"
-_DIGEST: Final = 36
-_LONGEST_NAME: Final = 500
-"""Characters that MLflow's columns take of a dataset's digest and name."""
-SECONDS: Final = 30.0
-"""How long a start, an end and a list of runs wait for a server; as long as a step does (`steps.track.sender`)."""
-
-
-Known = dict[tuple[str, str], set[tuple[str, int]]]
-"""MLflow run and task -> the rows that are known to be there, by name and step."""
+_LONGEST_TAG: Final = 7_500  # Characters; MLflow and its columns take 8,000 (mlflow.utils.validation).
+_METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
+_LONGEST_DIGEST: Final = 36  # Characters in MLflow's column for a dataset's digest.
+_LONGEST_NAME: Final = 500  # Characters in MLflow's column for a dataset's name.
+SECONDS: Final = (
+    30.0  # Longest wait for a server at a run's start, its end, or a list of runs; equals a step's wait (`steps.track.sender`).
+)
+Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> rows known to be in the store, by name and step.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
-    """Log what the run's tracking store lacks of it, and return why something is not logged yet; empty when everything is.
+    """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
 
-    It is idempotent, and several processes may do it at once. It raises nothing of the tracking store.
+    Idempotent; several processes may publish at once. Errors of the tracking store become the returned reason.
 
     Args:
         run: the run.
-        store: has its outputs and journals.
-        machine: this one.
-        task: step and part that are to be logged, without others and without the run's end; None for all.
-        known: what an earlier call has found there.
+        store: store of the run's outputs and journals.
+        machine: this machine.
+        task: (step, part) to log alone, without the run's end; None logs all steps.
+        known: rows of earlier calls, updated; None asks the tracking store.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -75,17 +69,17 @@ def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] |
 def publish_all(
     machine: Machine, *, runs: Sequence[Run] | None = None, again: bool = False, seconds: float | None = None
 ) -> dict[str, str]:
-    """Publish runs of the machine's store; return run -> why something is not logged, empty when everything is.
+    """Publish runs of the machine's store; return run -> reason as `publish` returns it.
 
     Args:
-        machine: this one.
-        runs: which, the newest first; by default all that are not logged yet.
-        again: ask the tracking stores for everything, also for what they have confirmed: a database may have been restored or deleted.
-        seconds: a time limit where a server has to answer, None for no limit. The rest is logged by a later call.
+        machine: this machine.
+        runs: runs in any order; None takes all runs not yet logged (with `again`, all runs).
+        again: compare confirmed rows again, because a database may have been restored or deleted.
+        seconds: time limit if a server has to answer; None waits. A later call logs what is unsent.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
-    # In their order: the registry compares a policy with those before it.
+    # Oldest first: the registry compares a policy with earlier ones.
     in_order = sorted(chosen, key=lambda run: run.order)
     if seconds is None or all(sqlite_file(run.facts["tracking"]) for run in in_order):
         _publish_each(in_order, store, machine, again=again, reasons=reasons)
@@ -95,7 +89,7 @@ def publish_all(
     def work() -> None:
         try:
             _publish_each(in_order, store, machine, again=again, reasons=reasons)
-        except BaseException as error:  # noqa: BLE001 - It is raised in the caller's thread.
+        except BaseException as error:  # noqa: BLE001 - The caller's thread raises it.
             failures.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
@@ -108,7 +102,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Publish runs, and write down for each why something is not logged. A store that is away is asked once."""
+    """Publish runs in order and add each run's reason to `reasons`. A store that does not answer is asked once."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -118,19 +112,17 @@ def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again:
         view = _View(run, store, machine, {}, again=again)
         reasons[run.name] = view.publish(None)
         if view.is_away:
-            away[address] = reasons[run.name]  # Each question to it takes seconds.
+            away[address] = reasons[run.name]  # Each further request would take seconds.
 
 
 class _View:
-    """A run in its tracking store, as both are now."""
+    """One run's view in its tracking store."""
 
     def __init__(self, run: Run, store: Store, machine: Machine, known: Known, *, again: bool = False) -> None:
         self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
-        self.is_away = False
-        """Whether the store did not answer."""
+        self.is_away = False  # True if the store did not answer.
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
-        self._problems: list[str] = []
-        """What was refused."""
+        self._problems: list[str] = []  # Refusals of the store, and damage on this machine.
 
     def publish(self, task: tuple[str, str] | None) -> str:
         try:
@@ -147,82 +139,80 @@ class _View:
         self._client, self._experiment = tracking.client, tracking.experiment
         reported = run.output_of("report")
         results = None if reported is None else read_results(self._store.file(reported, RESULTS))
-        parent = self._one(RUN, self._key, run.facts["label"], run.started, {"chess_grpo.step": "flow"})
-        with self._taking(f"what describes run {run.name}"):
+        parent = self._run_with_key(RUN, self._key, run.facts["label"], run.started, {"chess_grpo.step": "flow"})
+        with self._noting_problems(f"what describes run {run.name}"):
             self._describe(parent, _run_tags(run, results), compared_settings(run.facts["settings"]))
             for file, text in run.facts["texts"].items() if task is None else ():
                 tracking.refuse_foreign_place(str(parent.info.artifact_uri))
                 self._client.log_text(parent.info.run_id, text, file)
         if (joined := run.output_of("join_boards")) is not None:
-            with self._taking(f"the dataset of run {run.name}"):
-                self._dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
+            with self._noting_problems(f"the dataset of run {run.name}"):
+                self._log_dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
         for name, attempt in run.latest().items():
             if task in (None, name) and attempt.step not in (STEPS[0], STEPS[-1]):
-                with self._taking(f"the step {attempt.step}"):
-                    self._attempt(attempt, parent)
+                with self._noting_problems(f"the step {attempt.step}"):
+                    self._log_attempt(attempt, parent)
         self._set_status(parent, run.status, run.ended)
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Of runs of one disk that end together the later one sees what the earlier one has registered.
-            with self._taking("the policies of `select`"), locked(self._locks / "registry.lock"):
+            # If two runs on one disk end together, the second one sees what the first one has registered.
+            with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
             run.set_published()
 
     @contextmanager
-    def _taking(self, what: str) -> Iterator[None]:
-        """Note what the store refuses, and what is damaged here, and go on with the rest."""
+    def _noting_problems(self, what: str) -> Iterator[None]:
+        """Note a refusal of the store or damage on this machine, then continue after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
         except (TrackingRefusedError, CorruptError, DocumentError) as error:
             self._problems.append(str(error))
 
-    def _dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
-        """Log the dataset as an input of the run, which MLflow lists in a column of its own, and its hash as a parameter."""
+    def _log_dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
+        """Log the dataset as the run's input, which MLflow lists in a column, and its hash as a parameter."""
         self._describe(parent, {}, {"dataset": dataset.output_hash})
-        if any(each.dataset.digest == dataset.output_hash[:_DIGEST] for each in parent.inputs.dataset_inputs):
+        if any(logged.dataset.digest == dataset.output_hash[:_LONGEST_DIGEST] for logged in parent.inputs.dataset_inputs):
             return
         profile = {"num_rows": dataset.boards.rows, "splits": dataset.boards.splits, "sources": dataset.boards.sources}
-        logged = LoggedDataset(
+        described = LoggedDataset(
             name=dataset.name[:_LONGEST_NAME],
-            digest=dataset.output_hash[:_DIGEST],
+            digest=dataset.output_hash[:_LONGEST_DIGEST],
             source_type="s3" if place.startswith("s3:") else "local",
             source=json.dumps({"uri": place}),
             profile=json.dumps(profile),
         )
-        self._client.log_inputs(parent.info.run_id, [DatasetInput(logged, [InputTag("mlflow.data.context", "training")])])
+        self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
-    def _attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Log what the store lacks of an attempt; of one that is over the store is asked, and a tag says in the end that all is there."""
+    def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
+        """Log an attempt's missing rows. For an ended attempt, ask the store for its rows first; a tag at the end marks it as logged."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
-        given = {
-            _PARENT: parent.info.run_id,
-            "chess_grpo.step": attempt.step,
-        }  # Set again: the parent may have been a double, which is gone.
-        child = self._one(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, given)
+        tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
+        child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
         if child.data.tags.get(_LOGGED) == str(attempt.number) and not self._again:
             return
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
         variant = declared.variant(self._run.facts["settings"]["policy"]["kind"])
-        shown = (*declared.headlines, *variant.headlines, *(MAIN_CURVES if attempt.step == _FINETUNE else ()))
-        of_run = set(map(tracked_name, shown))
+        curves = MAIN_CURVES if attempt.step == "finetune" else ()
+        parent_names = set(map(tracked_name, (*declared.headlines, *variant.headlines, *curves)))
         metrics = _metrics(rows)
-        in_parent = [metric for metric in metrics if metric.key in of_run]
-        self._send_metrics(in_parent, parent, key, parent.data.metrics.keys() & of_run, is_asked=is_over)
-        self._send_metrics(metrics, child, key, child.data.metrics.keys(), is_asked=is_over)
+        parent_metrics = [metric for metric in metrics if metric.key in parent_names]
+        self._send_metrics(parent_metrics, parent, key, parent.data.metrics.keys() & parent_names, ask_store=is_over)
+        self._send_metrics(metrics, child, key, child.data.metrics.keys(), ask_store=is_over)
         self._set_status(child, attempt.status, attempt.ended)
-        tags = given | {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
+        tags |= {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
+        # The tags include the parent's id again, because the child's first parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
-    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, is_asked: bool) -> None:
-        """Send a task's metrics that an MLflow run does not have yet; ask the store for these names if nothing is known, or `is_asked`."""
+    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
+        """Send a task's missing rows to an MLflow run. `ask_store`, or a first call, reads the stored rows of `names` first."""
         run_id = logged.info.run_id
-        if is_asked or (run_id, task) not in self._known:
+        if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
             self._known[run_id, task] = {(metric.key, metric.step) for history in histories for metric in history}
         known = self._known[run_id, task]
@@ -235,23 +225,22 @@ class _View:
         folder = self._store.open(output)
         self._tracking.refuse_foreign_place(str(logged.info.artifact_uri))
         for path in (folder / name for name in names if (folder / name).exists()):
-            with waiting():
+            with long_timeout():
                 self._client.log_artifact(logged.info.run_id, str(path))
 
-    def _one(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Return the run with this key, which is created when there is none; of two that were created at once the smaller id stays."""
+    def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
+        """Return MLflow's run whose `tag` is `key`; create a missing one. Two processes may create it at once: the smaller id stays."""
         condition = f"tags.`{tag}` = '{key}'"
-        if not (found := self._client.search_runs([self._experiment], condition)):
-            made = {"start_time": round(1_000 * started), "run_name": name, "tags": {tag: key, **tags}}
-            self._client.create_run(self._experiment, **made)
-            found = self._client.search_runs([self._experiment], condition)
-        first, *doubles = sorted(found, key=lambda each: str(each.info.run_id))
+        if not (runs := self._client.search_runs([self._experiment], condition)):
+            self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
+            runs = self._client.search_runs([self._experiment], condition)
+        first, *doubles = sorted(runs, key=lambda run: str(run.info.run_id))
         for double in doubles:
             self._client.delete_run(double.info.run_id)
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set the tags, cut to what every store takes, and parameters that the run does not have yet."""
+        """Set changed tags, cut to a length that every store takes, and missing parameters."""
         short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]
@@ -269,7 +258,6 @@ class _View:
 
 
 def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """Return the metrics of these rows of a journal."""
     return [
         Metric(tracked_name(name), float(value), row["time"], row["record"]["step"])
         for row in rows

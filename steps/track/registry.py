@@ -1,12 +1,13 @@
-"""MLflow's registry: a registered model for each preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
+"""MLflow's registry: one registered model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-`peak` is the policy with the best lower confidence bound against its initial policy. Bounds against different initial policies cannot be
-compared. A version takes the alias if its lower bound is the best of all versions of its initial policy, and if the version that has the
-alias is of the same initial policy or older. A policy that plays worse than its initial policy (its whole interval is below one half) never
-takes it. So no later, worse run takes it from a better one. `champion` is replaced only by a policy that has beaten it in games.
+A new version becomes `peak` under three conditions, so a worse, later run does not replace a better one:
+- No version with the same initial policy has an equal or better lower bound of its score against that policy.
+- The current peak has the same initial policy or is older; bounds against different initial policies cannot be compared.
+- The score's interval is not entirely below 0.5, which would mean a policy worse than its initial policy.
+Only a policy that has beaten the `champion` in games replaces the champion.
 
-A registry is shared: everybody with an account can write tags, sources and files. All of it passes the door (`grpo.base.door`) before it
-becomes part of a path, and an alias that a version of other code has stays with that version.
+A registry is shared: every account can write tags, sources and files. `grpo.base.door` checks these before they become part of a path. A
+version that other code wrote keeps its alias.
 """
 
 import json
@@ -46,7 +47,7 @@ from steps.run.machine import Machine
 from steps.run.records import Run
 from steps.run.step import StepName, StepOutput, registered_steps
 from steps.run.store import Store
-from steps.track.client import CHILD, RUN, TrackingStore, unless_there, waiting
+from steps.track.client import CHILD, RUN, TrackingStore, ignore_existing, long_timeout
 from steps.track.outages import failures_of
 
 # isort: split
@@ -61,21 +62,17 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
-_POLICY: Final = "chess_grpo.policy"
-"""Tag of a version: what is known of its policy, as JSON."""
-_DATASET: Final = "chess_grpo.dataset"
-"""Tag of a version: hash of the dataset that its run trained on."""
-_EVEN: Final = 0.5
-"""The score of two equal policies."""
+_POLICY: Final = "chess_grpo.policy"  # Tag of a version: `_Facts` as JSON.
+_DATASET: Final = "chess_grpo.dataset"  # Tag of a version: hash of the run's dataset.
+_EVEN: Final = 0.5  # Score of two equal policies.
 _NUM_SHOWN: Final = 5  # Versions in a message.
-_MAX_FILES: Final = 1_000
-"""Files of one version; a policy and what a run needs to resume from it are some forty."""
+_MAX_FILES: Final = 1_000  # Files of one version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
 @STRICT
 class _Facts(TypedDict):
-    """The form of that tag; see `Version`."""
+    """Contents of the tag `_POLICY`; `Version` explains the fields."""
 
     run: Id
     role: Literal["champion", "peak"]
@@ -90,7 +87,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """The form of `origin.json`: what a run needs to resume, beside the outputs."""
+    """Contents of `origin.json`: what a run needs to resume from a peak, besides the outputs."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -101,7 +98,7 @@ class _Origin(TypedDict):
 _FACTS_FORM: Final = TypeAdapter(_Facts)
 _ORIGIN_FORM: Final = TypeAdapter(_Origin)
 _PRESET_FORM: Final = TypeAdapter(Id)
-_NAME_FORM: Final = TypeAdapter(FileName)
+_FILE_NAME_FORM: Final = TypeAdapter(FileName)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,33 +107,25 @@ class Version:
 
     preset: str
     number: int
-    run: str
-    """Metaflow's id of the run that registered it."""
-    role: str
-    """`champion` or `peak`: its folder in the output."""
-    output_hash: str
-    """Of the output of `select` that has its files."""
-    policy_step: int
-    """Training step; 0 is the pretrained policy."""
-    source: str = ""
-    """Where MLflow has its model."""
-    weights: str = ""
-    """Hash of the weights as numbers."""
-    initial_weights: str = ""
-    """That of the policy which its run began with."""
+    run: str  # Metaflow's id of the run that registered the version.
+    role: str  # `champion` or `peak`, also the folder in the output.
+    output_hash: str  # Hash of the output of `select` that has the files.
+    policy_step: int  # GRPO step; 0 is the pretrained policy.
+    source: str = ""  # Address of the model in MLflow.
+    weights: str = ""  # Hash of the weights' values.
+    initial_weights: str = ""  # Hash of the initial policy's weights' values.
+    # Interval of the score against the initial policy, in [0, 1]; None for a champion, or for a peak that was not screened.
     low: float | None = None
     high: float | None = None
-    """Interval of its score against the initial policy, in [0, 1]; None if it is not a peak or was not screened."""
-    files: str = ""
-    """Hash of the hashes of its files in MLflow."""
+    files: str = ""  # Hash of the hashes of the files in MLflow.
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
-    """Return preset -> its version with this alias, or this number as `v7`; none when there is no store yet. Raises TrackingAwayError.
+    """Return preset -> version with an alias or a number such as `v7`; empty without a tracking store. Raises TrackingAwayError.
 
-    For a version that this code did not write, the error says so. A model whose name holds no preset is named on stderr and passed over.
+    A version that other code wrote is a ForeignError. A model whose name has no valid preset is skipped with a warning on stderr.
     """
-    tracking, found = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
+    tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
         with failures_of(machine.shown_uri, name):
             for model in tracking.client.search_registered_models(f"name LIKE '{MODEL}%'"):
@@ -145,23 +134,23 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
                 except ForeignError as error:
                     print(f"WARNING: {error}; it is passed over", file=sys.stderr)
                     continue
-                if version := _named(name, preset, tracking.client):
-                    found[preset] = version
-    return found
+                if version := _find_version(name, preset, tracking.client):
+                    versions[preset] = version
+    return versions
 
 
 def newest_versions(machine: Machine) -> list[str]:
-    """Return the names of the policies that were registered last, such as smoke/v7, the newest first. Raises TrackingAwayError."""
+    """Return at most 5 names such as smoke/v7, the last registered first. Raises TrackingAwayError."""
     tracking = TrackingStore(machine.tracking_uri)
     if not tracking.exists:
         return []
     with failures_of(machine.shown_uri, "its versions"):
-        found = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
-        return [f"{each.name.removeprefix(MODEL)}/v{each.version}" for each in found]
+        entries = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
+        return [f"{entry.name.removeprefix(MODEL)}/v{entry.version}" for entry in entries]
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the folder of a version's files below the home, downloaded from MLflow and verified by its hashes; `policy` is in it.
+    """Return the folder below the home with a version's files, downloaded and verified by hashes; its `policy` folder has the policy.
 
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
@@ -171,21 +160,21 @@ def fetch(version: Version, machine: Machine) -> Path:
             return target
         shutil.rmtree(target, ignore_errors=True)
         what = f"the files of version {version.number} of {MODEL}{version.preset}"
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder, waiting(), failures_of(machine.shown_uri, what):
-            found = Path(folder) / "files"
-            _download(version, machine, found)
-            if sha256_json(file_hashes(found)) != version.files:
+        with tempfile.TemporaryDirectory(dir=target.parent) as folder, long_timeout(), failures_of(machine.shown_uri, what):
+            files = Path(folder) / "files"
+            _download(version, machine, files)
+            if sha256_json(file_hashes(files)) != version.files:
                 raise CorruptError(f"{what} in MLflow are damaged")
-            found.rename(target)
+            files.rename(target)
     return target
 
 
 def _download(version: Version, machine: Machine, folder: Path) -> None:
-    """Download a version's files into a new folder; each name that the store gives is checked before it is written."""
+    """Download a version's files into a new folder; check each listed name before the file is written."""
     TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
     files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
     folder.mkdir()
-    for number, name in enumerate(_names(files, "")):
+    for number, name in enumerate(_file_names(files, "")):
         if number == _MAX_FILES:
             raise ForeignError(f"{version.source} has more than {_MAX_FILES:,} files: this code did not write it")
         path = inside(folder, name)
@@ -193,69 +182,68 @@ def _download(version: Version, machine: Machine, folder: Path) -> None:
         files._download_file(remote_file_path=name, local_path=str(path))
 
 
-def _names(files: ArtifactRepository, folder: str) -> Iterator[str]:
-    """Yield the names of all files below a folder of an artifact repository."""
+def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
     for entry in files.list_artifacts(folder or None):
-        name = checked(_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
+        name = checked(_FILE_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
         if not name.startswith(f"{folder}/" if folder else ""):
             raise ForeignError(f"{name} is listed in {folder}, and is not there")
         if entry.is_dir:
-            yield from _names(files, name)
+            yield from _file_names(files, name)
         else:
             yield name
 
 
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
-    """Bring what a run needs to resume from a registered peak into the store, from MLflow, verified by its hashes.
+    """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
 
-    Returns the settings of its run; step -> output, of `finetune` this checkpoint alone; and the run's data, verdict and findings in lines.
+    Returns the run's settings, step -> output (`finetune`: this checkpoint only), and a line each for `data`, `verdict` and `findings`.
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
-    if origin["versions"].keys() != set(needed := registered_steps()):
-        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(needed)}")
-    for step, version_of in origin["versions"].items():
+    if origin["versions"].keys() != set(steps := registered_steps()):
+        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(steps)}")
+    for step, step_version in origin["versions"].items():
         source = folder / "origin" / step
-        outputs[step] = _stored(store, step, version_of, of_output(verified_manifest(source), step, version_of, source), {".": source})
+        facts = of_output(verified_manifest(source), step, step_version, source)
+        outputs[step] = _stored(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
-        # Of this output there is one checkpoint alone: its version is its own.
-        whole = read_manifest(folder / "policy")["output_hash"]
-        facts = {"parts": {"step": "finetune", "checkpoint": whole}, "code": origin["code"]}
-        place = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
-        outputs["finetune"] = _stored(store, "finetune", whole[:24], facts, {place: folder / "policy"})
+        # This output of `finetune` has one checkpoint only, so its version comes from the checkpoint.
+        output_hash = read_manifest(folder / "policy")["output_hash"]
+        facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
+        path = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
+        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {path: folder / "policy"})
     return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return an output of the store, which is made if there is none: of these facts of its manifest, and place -> copy of a folder."""
+    """Return an output of the store; create a missing one from manifest facts and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
-                for place, source in folders.items():
-                    shutil.copytree(source, folder / place, dirs_exist_ok=True)
+                for path, source in folders.items():
+                    shutil.copytree(source, folder / path, dirs_exist_ok=True)
                 (folder / MANIFEST).unlink(missing_ok=True)
         assert making.output is not None
         return making.output
 
 
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
-    """Register the policies that `select` chose, offer them the aliases, and say in a line each what `peak` and `champion` are now.
+    """Register the peak and the champion of `select`, set the aliases that they win, and return a line about each alias.
 
-    After an outage another policy may have become champion meanwhile: it stays, because the chosen one has not played it. The call is
-    idempotent.
+    Idempotent. If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
     """
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
     tracking.refuse_foreign_place(str(parent.info.artifact_uri))
-    with unless_there():
+    with ignore_existing():
         client.create_registered_model(model, description=page("model", model=model))
     for role in (PEAK, CHAMPION):
         key = f"{parent.data.tags[RUN]}/{role}"
         condition = f"name = '{model}' and tags.`{CHILD}` = '{key}'"
-        if not (found := client.search_model_versions(condition)):
+        if not (entries := client.search_model_versions(condition)):
             source, files = _log_model(run, store, role, client, parent)
             client.create_model_version(
                 model,
@@ -267,11 +255,11 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                     _DATASET: results.dataset.output_hash,
                 },
                 description=page("version", results=results, role=role),
-                await_creation_for=0,  # Creation is immediate: nothing is copied.
+                await_creation_for=0,  # MLflow copies nothing, so creation is immediate.
             )
-            found = client.search_model_versions(condition)
-        # Two homes may have registered at once, or an answer came too late: the first version stays.
-        first, *doubles = sorted(found, key=lambda each: int(each.version))
+            entries = client.search_model_versions(condition)
+        # Two machines may register at once, or a response may come too late: the first version stays.
+        first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
         versions[role] = _version(first, preset)
@@ -279,37 +267,37 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
-    """Give a version the alias if it may have it, and say what the alias is now."""
-    preset, held = offered.preset, _named(role, offered.preset, client)
-    if isinstance(held, ForeignError):
-        return f"stays: {held}"
+    """Set the alias if the version wins it; return a clause with the alias's version."""
+    preset, current = offered.preset, _find_version(role, offered.preset, client)
+    if isinstance(current, ForeignError):
+        return f"stays: {current}"
     if role == PEAK:
-        reason = why_peak_stays(offered, held, _peaks_of(offered.initial_weights, preset, client))
+        reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
-        replaces = held is None or (decision.replaces_previous and held.weights == decision.previous_weights)
-        reason = "" if replaces else f"version {offered.number} has not beaten it"
+        has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
+        reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
         client.set_registered_model_alias(f"{MODEL}{preset}", role, str(offered.number))
         return f"is version {offered.number}"
-    if held is None:
+    if current is None:
         return f"is not set: {reason}"
-    return f"is version {held.number}" if held.number == offered.number else f"stays version {held.number}: {reason}"
+    return f"is version {current.number}" if current.number == offered.number else f"stays version {current.number}: {reason}"
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
-    """Log MLflow's model of a policy to the files of the run's parent; return its address, and the hash of the hashes of its files.
+    """Log a policy's MLflow model to the artifacts of the run's parent; return (address, hash of the files' hashes).
 
-    A peak's model has its whole checkpoint, and beside it what `fetch_origin` takes from there.
+    A peak's model has the complete checkpoint and the folder `origin` for `fetch_origin`.
     """
-    from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavours take seconds to import.
+    from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
-    output, place = run.output_of("select"), f"policies/{role}"
-    assert output is not None
-    with tempfile.TemporaryDirectory() as made:
-        files, folder = Path(made) / "files", Path(made) / "model"
+    selected, path = run.output_of("select"), f"policies/{role}"
+    assert selected is not None
+    with tempfile.TemporaryDirectory() as temporary:
+        files, folder = Path(temporary) / "files", Path(temporary) / "model"
         files.mkdir()
         if role == PEAK:
-            shutil.copytree(store.file(output, role), files / POLICY)
+            shutil.copytree(store.file(selected, role), files / POLICY)
             outputs = {step: output for step in registered_steps() if (output := run.output_of(step)) is not None}
             for step, output in outputs.items():
                 shutil.copytree(store.open(output), files / "origin" / step)
@@ -317,15 +305,15 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
             facts = {"settings": run.facts["settings"], "code": run.facts["code"], "versions": versions, "known": summary_of(run, store)}
             write_json(files / "origin" / ORIGIN, facts)
         else:
-            copy_policy(store.file(output, role), files / POLICY)
+            copy_policy(store.file(selected, role), files / POLICY)
         write_model(files, folder)
-        with waiting():
-            client.log_artifacts(parent.info.run_id, str(folder), place)
-        return f"{parent.info.artifact_uri}/{place}", sha256_json(file_hashes(files))
+        with long_timeout():
+            client.log_artifacts(parent.info.run_id, str(folder), path)
+        return f"{parent.info.artifact_uri}/{path}", sha256_json(file_hashes(files))
 
 
 def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
-    """Return what a version says of its policy."""
+    """Return a version's `_Facts` without `files`."""
     output = run.output_of("select")
     assert output is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
@@ -343,8 +331,8 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
     }
 
 
-def _named(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with this alias, or this number as `v7`; for one that this code did not write, the error that says so."""
+def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
+    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it; None if none has the name."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
@@ -356,43 +344,42 @@ def _named(name: str, preset: str, client: MlflowClient) -> Version | ForeignErr
         raise
 
 
-def _version(found: Any, preset: str) -> Version:
-    """Return a version of the registry. Raises ForeignError when this code did not write it."""
-    place = f"version {found.version} of {MODEL}{preset} in the registry"
+def _version(entry: Any, preset: str) -> Version:
+    """Return MLflow's entry as a Version. Raises ForeignError if other code wrote the entry."""
     try:
-        tag = json.loads(found.tags.get(_POLICY, "null"))
+        tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
         tag = None
-    facts = checked(_FACTS_FORM, tag, place)
-    return Version(preset=preset, number=int(found.version), source=str(found.source), **facts)
+    facts = checked(_FACTS_FORM, tag, f"version {entry.version} of {MODEL}{preset} in the registry")
+    return Version(preset=preset, number=int(entry.version), source=str(entry.source), **facts)
 
 
 def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
-    """Return all versions that are peaks of runs from one initial policy; those of other code are left out."""
-    found = []
-    for each in client.search_model_versions(f"name = '{MODEL}{preset}'"):
+    """Return this code's peak versions with this initial policy."""
+    peaks = []
+    for entry in client.search_model_versions(f"name = '{MODEL}{preset}'"):
         with suppress(ForeignError):
-            version = _version(each, preset)
+            version = _version(entry, preset)
             if version.role == PEAK and version.initial_weights == initial_weights:
-                found.append(version)
-    return found
+                peaks.append(version)
+    return peaks
 
 
-def why_peak_stays(offered: Version, held: Version | None, same_start: Sequence[Version]) -> str:
-    """Return why the alias `peak` does not go to the offered version; empty if it does.
+def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
+    """Return why `offered` does not become `peak`; empty if it does.
 
     Args:
-        offered: the version of the run that is registered.
-        held: the version that has the alias now.
-        same_start: all peaks of runs from the offered version's initial policy.
+        offered: the newly registered version.
+        current: the version with the alias; None if the alias is not set.
+        same_start: all peaks with the offered version's initial policy.
     """
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its own start"
-    best = max((each for each in same_start if each.low is not None), key=lambda each: (each.low or 0.0, -each.number), default=offered)
+    best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)
     if best.number != offered.number and (offered.low is None or (best.low or 0.0) >= offered.low):
         return f"version {best.number}, from the same start, has the better lower bound"
-    if held is not None and held.initial_weights != offered.initial_weights and held.number > offered.number:
-        return f"version {held.number} is newer, and from another start"
-    if held is not None and held.initial_weights == offered.initial_weights and offered.low is None:
+    if current is not None and current.initial_weights != offered.initial_weights and current.number > offered.number:
+        return f"version {current.number} is newer, and from another start"
+    if current is not None and current.initial_weights == offered.initial_weights and offered.low is None:
         return f"version {offered.number} has played no games"
     return ""

@@ -1,7 +1,7 @@
-"""A sweep: combinations of settings, each with every seed; and what its runs found, with means over seeds.
+"""A sweep runs every combination of settings with every seed.
 
-A run carries the sweep's name and its own key in its tags, so that the sweep is read back from the records of the store. In MLflow its runs
-are found by the same tag; a sweep has no run of its own there.
+Each run has a tag with the sweep's name and the run's key. The store's records and MLflow find the sweep's runs by this tag; MLflow has no
+run for the sweep itself.
 """
 
 import itertools
@@ -20,64 +20,59 @@ from steps.run.launch import Launch, launch_of
 from steps.run.records import Run, Runs
 from steps.run.store import Store
 
-SWEEP: Final = "chess_grpo.sweep"
-"""Tag of a run: NAME/KEY, of the sweep that started it and of the run in it."""
-SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"
-"""Variable: the value of that tag, for the process that starts a run."""
+SWEEP: Final = "chess_grpo.sweep"  # Tag of a run: SWEEP_NAME/RUN_KEY.
+SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Environment variable with the tag's value, for the process that starts a run.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRun:
     """One run of a sweep."""
 
-    combination: str
-    """What `--set` gives it, as `key = value, ...`; empty where there is no `--set`."""
+    combination: str  # Settings from `--set` as `key = value, ...`; empty without `--set`.
     seed: int
-    key: str
-    """Hash of all its settings, of the code of all steps and of the engine: a finished run of this key is not run again."""
+    key: str  # Hash of all settings, all steps' code and the engine. A key with a finished run is not run again.
     policy: PolicyConfig
     launch: Launch
 
     @property
     def name(self) -> str:
-        """The run in words."""
         return ", ".join(part for part in (self.combination, f"seed {self.seed}") if part)
 
 
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
-    """Return the runs of all combinations with all seeds, seed by seed: an interrupted sweep has about as many of each combination.
+    """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
     Args:
-        settings: a preset, or a TOML file.
-        seeds: each once.
-        grid: `key=a,b` each: values of a setting.
-        made_by: what the results depend on besides the settings: code and engine.
+        settings: a preset or a TOML file.
+        seeds: distinct seeds.
+        grid: settings with their values, each as `key=a,b`.
+        made_by: hash of code and engine, which results also depend on.
 
-    Raises ConfigError for settings that the pipeline refuses, and where two runs would be the same.
+    Raises ConfigError for invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
     for seed in seeds:
         for lines in itertools.product(*map(_lines, grid)):
             text = "\n".join([f"preset = {json.dumps(settings)}", *lines, f"seed = {seed}"])
-            found = read_settings(text)
-            plain = found.model_dump(mode="json")
+            resolved = read_settings(text)
+            plain = resolved.model_dump(mode="json")
             key = sha256_json({"settings": plain, "made by": made_by})[:24]
-            # The launch is complete: a settings file that is edited while the sweep is under way changes nothing.
-            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=found.policy, launch=launch_of(plain))
-            if key in runs:  # One run that counts twice makes an interval too narrow.
+            # The launch has all settings, so editing the settings file during the sweep changes no run.
+            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(plain))
+            if key in runs:  # A run that counts twice would make an interval too narrow.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
             runs[key] = run
     return list(runs.values())
 
 
 def sweep_name(plan: Sequence[PlannedRun]) -> str:
-    """Return the name of a sweep: a hash of its runs' keys, which also names its folder."""
+    """Return a sweep's name, a hash of its runs' keys; the sweep's folder has the same name."""
     return sha256_json([run.key for run in plan])[:12]
 
 
-def _lines(given: str) -> list[str]:
-    """Return a line of settings for each value of `key=a,b`."""
-    key, sign, text = (part.strip() for part in given.partition("="))
+def _lines(option: str) -> list[str]:
+    """Return a line of TOML for each value of `key=a,b`."""
+    key, sign, text = (part.strip() for part in option.partition("="))
     if key == "seed":
         raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
     try:
@@ -85,12 +80,12 @@ def _lines(given: str) -> list[str]:
     except tomllib.TOMLDecodeError:
         values = [_value(word.strip()) for word in text.split(",")]
     if not (key and sign and values):
-        raise ConfigError(f"settings: --set {given!r}: give KEY=A,B")
+        raise ConfigError(f"settings: --set {option!r}: give KEY=A,B")
     return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for value in values]
 
 
 def _value(word: str) -> Any:
-    """Return a TOML value; a word needs no quotes."""
+    """Return a TOML value. A string needs no quotes."""
     try:
         return tomllib.loads(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
@@ -99,27 +94,25 @@ def _value(word: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRow:
-    """One run of a sweep, as far as it is."""
+    """Current results of one planned run."""
 
     planned: PlannedRun
-    verdict: str
-    """The status of a run that has none; `not run` before it was started."""
-    gains: Mapping[str, Estimate]
-    """Measure -> Elo."""
+    verdict: str  # The run's status if the run has no verdict; `not run` before the start.
+    gains: Mapping[str, Estimate]  # Measure -> gain in Elo.
     is_finished: bool
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return what came of each planned run: of those with its key the newest that finished, else the newest."""
-    found: dict[str, Run] = {}
+    """Return a row per planned run, from the newest finished run with the plan's key, else the newest run with the key."""
+    best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():
         key = run.facts["tags"].get(SWEEP, "").partition("/")[2]
-        if key in keys and (key not in found or (run.status == "finished" and found[key].status != "finished")):
-            found[key] = run
+        if key in keys and (key not in best_runs or (run.status == "finished" and best_runs[key].status != "finished")):
+            best_runs[key] = run
     rows = []
     for planned in plan:
-        ran = found.get(planned.key)
+        ran = best_runs.get(planned.key)
         row = SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False)
         if ran is not None and ran.status == "finished" and (reported := ran.output_of("report")) is not None:
             decision = read_results(store.file(reported, RESULTS)).decision

@@ -1,4 +1,4 @@
-"""Sends a step's attempt to the trackers while the step works."""
+"""Sends a step's attempt to MLflow and W&B while the step works."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
-    """Return what publishes an attempt to MLflow."""
+    """Return a sender of an attempt to MLflow."""
     known: Known = {}
     store = Store.of(machine)
 
     def send(run: Run, attempt: Attempt) -> str:
-        from steps.track.publish import publish  # In the sender's thread: MLflow takes seconds to import.
+        from steps.track.publish import publish  # Imported in the sender's thread, because MLflow takes seconds to import.
 
         reason = publish(run, store, machine, task=(attempt.step, attempt.part), known=known)
-        if reason:  # A call whose answer was lost may have been done.
+        if reason:  # The store may have executed a call whose response was lost, so ask for its rows again.
             known.clear()
         return reason
 
@@ -32,14 +32,14 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
 
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
-    """Send an attempt to MLflow, and to W&B if that is on, while the block lasts."""
-    senders = [sender for of in (publisher_of, mirror_of) if (sender := of(machine, attempt)) is not None]
+    """Send an attempt to MLflow, and to W&B if mirroring is on, while the block runs."""
+    senders = [sender for sender in (publisher_of(machine, attempt), mirror_of(machine, attempt)) if sender is not None]
     for sender in senders:
         sender.start()
     try:
         yield
     finally:
-        for sender in senders:
+        for sender in senders:  # All senders begin their last call before the first `finish` waits.
             sender.is_over.set()
         for sender in senders:
             sender.finish()

@@ -1,7 +1,7 @@
-"""Mirrors a step's journal to Weights & Biases (W&B), in a thread of the step's process; off by default (CHESS_GRPO_WANDB).
+"""Mirrors a step's journal to Weights & Biases (W&B) in a thread of the step's process; off by default (CHESS_GRPO_WANDB).
 
-One W&B run for each step and part, one row for each line of the journal, numbered as the lines are: W&B ignores a number that it has, so a
-retry sends everything again and nothing is there twice. Without key or network W&B writes to its own folder, which `wandb sync` uploads.
+Each step and part has one W&B run, and each journal line one row with the line's number. W&B ignores a number that it already has, so a
+retry sends all lines and creates no duplicate. Without key or network, W&B writes to a folder that `wandb sync` uploads.
 """
 
 import hashlib
@@ -17,15 +17,13 @@ from steps.run.store import Store
 from steps.track.sender import Sender, journal_of
 
 KEY: Final = "WANDB_API_KEY"
-_FOLDER: Final = "wandb"
-"""Folder below the home; W&B always uses this name."""
+_FOLDER: Final = "wandb"  # Below the home; W&B always uses this name.
 _SECONDS_TO_BEGIN: Final = 30.0
-_SECONDS_AT_END: Final = 20.0
-"""How long W&B may send what it has not sent yet; the step waits as long and a little longer."""
+_SECONDS_AT_END: Final = 20.0  # W&B's time limit to send the last rows; the step waits 10 s longer.
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return what mirrors an attempt; None where that is off or its offline files would go with the disk."""
+    """Return a sender to W&B; None if mirroring is off, or if offline files would be lost with a container's disk."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None
@@ -45,13 +43,13 @@ class _Mirror:
         self._home, self._store, self._is_online = machine.home, store, is_online
         self._logged: Any = None
         self._num_sent = 0
-        self._is_whole = False
+        self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
-        """Send the lines that W&B does not have, and in the end how the attempt ended and what uploads it if W&B is away."""
-        if self._is_whole:
+        """Send new lines. After the attempt's end, close W&B's run with the exit code, and print the command that uploads offline files."""
+        if self._is_complete:
             return ""
-        logged = self._logged = self._logged or self._begun(run, attempt)
+        logged = self._logged = self._logged or self._init(run, attempt)
         rows = journal_of(attempt, self._store)
         for number, row in enumerate(rows[self._num_sent :], self._num_sent):
             metrics = {name: value for name, value in row["record"].items() if name != "events"}
@@ -59,33 +57,33 @@ class _Mirror:
             logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
         self._num_sent = max(len(rows), self._num_sent)
         if attempt.ended is not None:
-            self._is_whole = True
-            has_all = False
+            self._is_complete = True
+            is_closed = False
             try:
                 logged.finish(exit_code=0 if attempt.status == "finished" else 1)
-                has_all = not logged.offline
+                is_closed = True
             finally:
-                if not (has_all or logged.offline):
-                    _tell(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
+                if not (is_closed or logged.offline):
+                    _print_upload(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
                 elif attempt.status != "finished" or attempt.step == STEPS[-2]:
-                    self._tell_of_all(attempt.step)
+                    self._print_upload_of_all(attempt.step)
         return ""
 
-    def _tell_of_all(self, step: str) -> None:
-        """Print one command that uploads all offline runs of this home; `wandb sync` marks those that it has uploaded."""
-        place = self._home / _FOLDER
-        if any(not list(folder.glob("*.synced")) for folder in place.glob("offline-run-*")):
-            _tell(step, f"wandb sync {shlex.quote(str(place))}/offline-run-*")
+    def _print_upload_of_all(self, step: str) -> None:
+        """Print one command that uploads this home's offline runs, unless `wandb sync` has marked all as uploaded."""
+        folder = self._home / _FOLDER
+        if any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*")):
+            _print_upload(step, f"wandb sync {shlex.quote(str(folder))}/offline-run-*")
 
-    def _begun(self, run: Run, attempt: Attempt) -> Any:
-        """Return W&B's run; offline where the network is away."""
+    def _init(self, run: Run, attempt: Attempt) -> Any:
+        """Return W&B's run; offline if W&B cannot be reached."""
         import wandb
 
         (self._home / _FOLDER).mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        which = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
+        key = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
         arguments: dict[str, Any] = {
-            "id": hashlib.sha256(which.encode()).hexdigest()[:16],
+            "id": hashlib.sha256(key.encode()).hexdigest()[:16],
             "name": f"{run.name}/{attempt.step} {attempt.part}".rstrip(),
             "project": os.environ.get("WANDB_PROJECT") or "chess-grpo",
             "group": run.name,
@@ -110,12 +108,12 @@ class _Mirror:
         try:
             logged = wandb.init(**arguments, mode="online" if self._is_online else "offline")
         except (wandb.errors.CommError, wandb.errors.UsageError):
-            wandb.teardown()  # Its service holds the run that failed to begin.
+            wandb.teardown()  # W&B's service still holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        # The x axis of all charts: W&B's own step must increase with every row, the training step need not.
+        # The x axis of all charts. W&B's own step, the line number, must increase with every row; the GRPO step need not.
         logged.define_metric("*", step_metric="step")
         return logged
 
 
-def _tell(step: str, command: str) -> None:
+def _print_upload(step: str, command: str) -> None:
     print(f"{step}: saved offline for W&B; upload it by: {command}", flush=True)
