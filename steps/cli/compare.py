@@ -30,68 +30,62 @@ def command(first: str, second: str) -> int:
     """
     store = Store.of(Machine.here())
     runs = [find_run(name, store) for name in (first, second)]
-    of_first, of_second = (results_of(run, store) for run in runs)
-    verdicts = [status_of(run) if found is None else found.decision.verdict for run, found in zip(runs, (of_first, of_second), strict=True)]
-    facts = zip("AB", runs, verdicts, strict=True)
-    print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in facts]))
+    results = [results_of(run, store) for run in runs]
+    verdicts = [status_of(run) if document is None else document.decision.verdict for run, document in zip(runs, results, strict=True)]
+    rows = zip("AB", runs, verdicts, strict=True)
+    print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in rows]))
     if runs[0].name == runs[1].name:
         print("A and B are one and the same run: there is nothing to compare.")
-    elif of_first is None or of_second is None:
+    elif results[0] is None or results[1] is None:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
-        print("\n".join(comparison(of_first, of_second)))
-        print(
-            "No score against a third player says who would win between the two champions. Their games do:"
-            f" `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`"
-        )
+        print("\n".join(comparison(results[0], results[1])))
+        print(f"To learn which champion is stronger, let them play: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
     return 0
 
 
 def comparison(first: Results, second: Results) -> Iterator[str]:
     """Yield a line for each setting and each result of two runs that differs, and one for all that cannot be compared."""
-    before, after = compared_settings(first.settings), compared_settings(second.settings)
-    pairs = {name: (before.get(name, "-"), after.get(name, "-")) for name in sorted(before.keys() | after.keys())}
     if first.dataset == second.dataset:
-        yield f"Data, the same: {first.dataset}"
+        yield f"Same data: {first.dataset}"
     else:
         yield from ["Data differ:", f"  A: {first.dataset}", f"  B: {second.dataset}"]
-    changed = [f"  {name}: A {one}, B {other}" for name, (one, other) in pairs.items() if one != other]
+    settings_a, settings_b = compared_settings(first.settings), compared_settings(second.settings)
+    values = {name: (settings_a.get(name, "-"), settings_b.get(name, "-")) for name in sorted(settings_a | settings_b)}
+    changed = [f"  {name}: A {a}, B {b}" for name, (a, b) in values.items() if a != b]
     yield from ["Settings that differ:", *changed] if changed else ["Settings that differ: none"]
-    here, there = ({each.name: each for each in results.measurements} for results in (first, second))
-    rows, same, apart = [], [], dict[str, list[str]]()
-    for name in dict.fromkeys([*here, *there]):
-        one, other = here.get(name), there.get(name)
-        if one is None or other is None:
-            apart.setdefault(f"only {'A' if other is None else 'B'} has it", []).append(name)
-        elif one.output == other.output:
-            same.append(name)
-        elif reason := " and another ".join(_differing(one, other)):
-            apart.setdefault(f"another {reason}", []).append(name)
+    results_a, results_b = ({result.name: result for result in results.measurements} for results in (first, second))
+    rows, reused, not_compared = [], [], dict[str, list[str]]()
+    for name in results_a | results_b:
+        a, b = results_a.get(name), results_b.get(name)
+        if a is None or b is None:
+            not_compared.setdefault(f"only in {'A' if b is None else 'B'}", []).append(name)
+        elif a.output == b.output:
+            reused.append(name)
+        elif reason := " and another ".join(_differing(a, b)):
+            not_compared.setdefault(f"another {reason}", []).append(name)
         else:
-            rows.append(_row(one, other))
-    yield f"Results: {'A, B, and A less B with its 95 % interval' if rows else 'none can be compared'}"
+            rows.append(_row(a, b))
+    yield f"Results: {'A, B, and A minus B with its 95 % interval' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
-        yield (
-            "The interval of the difference decides; one that holds 0 shows no difference, which does not mean that there is none. Samples"
-            " count as independent, and of many rows one may mislead."
-        )
-    if same:
-        yield f"Measured once, for the later run reused it: {'; '.join(same)}."
-    if apart:
-        reasons = [f"{why}: {', '.join(names)}" for why, names in apart.items()]
+        yield "An interval that contains 0 shows no difference, but does not exclude one. In many rows, one may mislead by chance."
+    if reused:
+        yield f"Measured once, because the later run reused the output: {'; '.join(reused)}."
+    if not_compared:
+        reasons = [f"{reason}: {', '.join(names)}" for reason, names in not_compared.items()]
         yield f"Not comparable: {'; '.join(reasons)}."
 
 
-def _row(one: Measurement, other: Measurement) -> tuple[str, ...]:
+def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
     """Return a result, its two values, their difference (as of independent samples), and which run is shown to be better."""
-    found, values = difference(one.estimate, other.estimate), [each.estimate.text(each.unit).partition(" ")[0] for each in (one, other)]
-    is_shown = not found.low <= 0 <= found.high
-    better = "A" if (found.value > 0) == (one.unit != Unit.REGRET) else "B"
-    return one.name, *values, found.text(one.unit, is_change=True), f"{better} is better" if is_shown else ""
+    values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]
+    change = difference(a.estimate, b.estimate)
+    better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"
+    return a.name, *values, change.text(a.unit, is_change=True), "" if change.low <= 0 <= change.high else f"{better} is better"
 
 
-def _differing(one: Measurement, other: Measurement) -> list[str]:
+def _differing(a: Measurement, b: Measurement) -> list[str]:
     """Return the parts of two yardsticks that differ or are unknown."""
-    mine, theirs = one.yardstick, other.yardstick
-    return [name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) is None or mine.get(name) != theirs.get(name)]
+    first, second = a.yardstick, b.yardstick
+    return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

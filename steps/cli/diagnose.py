@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -18,8 +19,8 @@ from steps.run.store import Store
 from steps.run.work import JOURNAL
 from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
-EXIT_CODES = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3, NOT_SHOWN: 4}
-UNUSABLE = 2
+_EXIT_CODES: Final = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3, NOT_SHOWN: 4}
+_UNUSABLE: Final = 2
 
 
 @click.command()
@@ -32,15 +33,15 @@ def command(names: tuple[str, ...]) -> int:
     judge, 4 when nothing is found but the reward is not shown to rise.
     """
     try:
-        shown, history, settings = _input(names or (LAST,))
+        title, history, settings = _input(names or (LAST,))
     except PlainError as error:
         click.echo(f"chess-grpo diagnose: {error}", err=True)
-        return UNUSABLE
-    found = diagnose(history, settings)
-    not_judged = f"not judged: {', '.join(found.not_judged)}" if found.not_judged and not history.is_ours else ""
-    parts = (f"{shown}: {found.tag}", _columns(history), found.text(), not_judged)
+        return _UNUSABLE
+    diagnosis = diagnose(history, settings)
+    not_judged = f"not judged: {', '.join(diagnosis.not_judged)}" if diagnosis.not_judged and not history.is_ours else ""
+    parts = (f"{title}: {diagnosis.tag}", _columns(history), diagnosis.text(), not_judged)
     click.echo("\n\n".join(part for part in parts if part))
-    return EXIT_CODES[found.verdict]
+    return _EXIT_CODES[diagnosis.verdict]
 
 
 def _columns(history: History) -> str:
@@ -72,28 +73,28 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
     Raises NotFoundError.
     """
     if is_folder(name):
-        if (path := _file_of(Path(name))) is None:
+        if (path := _history_file(Path(name))) is None:
             raise NotFoundError(f"{name} has no {HISTORY} with records in it; give an output of finetune, or a run's id")
         return name, read_tables([path]), None
-    run = find_run(name, store, has=lambda run: _trained(run, store) is not None)
-    if (path := _trained(run, store)) is None:
+    run = find_run(name, store, has=lambda run: _history_of(run, store) is not None)
+    if (path := _history_of(run, store)) is None:
         raise NotFoundError(f"run {run.name} has no history of GRPO here: it has not completed the first step of finetune")
     try:
         settings = Settings.model_validate(run.facts["settings"])
-    except (KeyError, ValueError):
-        settings = None  # Settings of another version of the code.
+    except (KeyError, ValueError):  # Settings of another version of the code.
+        settings = None
     return f"run {run.name}", read_tables([path]), settings
 
 
-def _trained(run: Run, store: Store) -> Path | None:
+def _history_of(run: Run, store: Store) -> Path | None:
     """Return the file with what a run's GRPO recorded: in its output, else in the progress folder of its latest attempt on this disk."""
     if (finetuned := run.output_of("finetune")) is not None:
         return store.file(finetuned, HISTORY)
     attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]
-    return _file_of(store.progress(attempts[-1].step, attempts[-1].version)) if attempts else None
+    return _history_file(store.progress(attempts[-1].step, attempts[-1].version)) if attempts else None
 
 
-def _file_of(folder: Path) -> Path | None:
+def _history_file(folder: Path) -> Path | None:
     """Return the file of a step at work or done, or a copied one; None without records in it."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

@@ -10,7 +10,7 @@ from steps.run.machine import Machine
 
 
 @click.command()
-@click.option("--with", "place", type=click.Choice(["batch"]), help="Also check what a run on AWS Batch needs, as --with of the flow.")
+@click.option("--with", "place", type=click.Choice(["batch"]), help="Also check what a run on AWS Batch needs (the flow's --with batch).")
 @settings_options
 def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
     """Check what a run needs, without changing anything.
@@ -30,11 +30,8 @@ def command(config: str | None, values: tuple[str, ...], place: str | None) -> i
         from steps.batch.account import batch_checks
 
         checks += batch_checks(os.environ)
-    num_wrong, num_warnings = sum(not check.is_fine for check in checks), sum(check.is_warning for check in checks)
     click.echo(table(checks))
-    if num_wrong:
-        print(f"{num_wrong} of {len(checks)} checks failed; each line says how to fix it.")
-    else:
-        warnings = f", {num_warnings} warning{'s' * (num_warnings > 1)}" if num_warnings else ""
-        print(f"All checks passed{warnings}.")
-    return 1 if num_wrong else 0
+    num_failed, num_warnings = sum(not check.is_fine for check in checks), sum(check.is_warning for check in checks)
+    warnings = f", {num_warnings} warning{'s' * (num_warnings > 1)}" if num_warnings else ""
+    print(f"{num_failed} of {len(checks)} checks failed; each line has a remedy." if num_failed else f"All checks passed{warnings}.")
+    return int(num_failed > 0)

@@ -13,33 +13,30 @@ from steps.run.commands import FLOW_FILE
 
 _INTERRUPTED: Final = 130
 """A shell's exit code for a program that was ended by Ctrl-C."""
-GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+_GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Before a run": {
-        "doctor": "check this machine and the settings, with a remedy for each problem",
+        "doctor": "check machine and settings, with a remedy for each problem",
     },
     "Runs": {
-        "runs": "list them, newest first: settings, status and results",
-        "show": "one run: settings, steps, results with intervals, findings",
-        "card": "open a step's card: report, training curves, games",
-        "compare": "two runs side by side, with conclusions",
-        "diagnose": "what is wrong with a run, and how to fix it",
-        "sweep": "the whole pipeline over seeds and settings",
-        "ui": "open this home's tracking store in the MLflow UI",
-        "track": "log to MLflow what runs could not log in an outage",
+        "runs": "list runs, newest first: settings, status, results",
+        "show": "show one run: settings, steps, results, findings",
+        "card": "open a step's card: report, training curves or games",
+        "compare": "compare the results of two runs",
+        "diagnose": "find what is wrong with a training, and how to fix it",
+        "sweep": "run the pipeline over seeds and settings",
+        "ui": "open the tracking store in the MLflow UI",
+        "track": "log to MLflow what is missing after an outage",
     },
     "Policies": {
-        "play": "play against one on a local page",
-        "uci": "run one as a UCI engine in a chess GUI",
-        "match": "paired games between two players, with intervals",
-        "solve": "puzzles (Lichess CSV) and EPD suites that one solves",
-        "export": "one as safetensors, JSON and a model card",
+        "play": "play against a policy in the browser",
+        "uci": "run a policy as a UCI engine in a chess GUI",
+        "match": "play paired games between two players",
+        "solve": "measure a policy on Lichess puzzles and EPD suites",
+        "export": "write a policy as safetensors, JSON and model card",
     },
 }
 """Group -> command, which is also the name of its module with the function `command` -> what it does."""
-COMMANDS: Final = {name: goal for group in GROUPS.values() for name, goal in group.items()}
-
-
-_OF_THE_FLOW: Final = ("run", "resume")
+COMMANDS: Final = {name: goal for group in _GROUPS.values() for name, goal in group.items()}
 
 
 class _Commands(click.Group):
@@ -53,8 +50,10 @@ class _Commands(click.Group):
         """Return a command; raises UsageError with the nearest name for one that is not there."""
         if cmd_name.startswith("-"):
             return None  # An unknown option: click says so.
-        if cmd_name in _OF_THE_FLOW:
-            raise click.UsageError(f"the pipeline is another program: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx)
+        if cmd_name in ("run", "resume"):
+            raise click.UsageError(
+                f"the pipeline is a program of its own: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx
+            )
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"there is no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}", ctx)
         command: click.Command = import_module(f"steps.cli.{cmd_name}").command
@@ -62,7 +61,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands in their groups."""
-        for title, commands in GROUPS.items():
+        for title, commands in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
 

@@ -3,55 +3,51 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from grpo.base.files import replace_file
+from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
+from grpo.match.matches import MatchResult
 from grpo.settings.tree import ConfigError, Settings
+from grpo.viewer.annotations import AnnotatedGame, annotate
+from grpo.viewer.page import viewer_page
+from grpo.viewer.pgn import event_pgn
 from steps.cli.options import COUNT, given_settings, settings_options
 from steps.cli.players import ALLOWED, Entrant, entered, parse_contestant
+from steps.cli.tables import text_table
 from steps.run.machine import Machine
 from steps.run.terminal import TerminalSink
-
-if TYPE_CHECKING:
-    from grpo.match.matches import MatchResult
-    from grpo.viewer.annotations import AnnotatedGame
 
 _DEFAULT_PAIRS: Final = 100
 
 
-@click.command(help=f"Games between two players: each opening is played with both colors. A player is one of: {ALLOWED}.")
+@click.command(help=f"Play paired games: two games per opening, with both colors. A player is one of: {ALLOWED}.")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option("--pairs", type=COUNT, default=_DEFAULT_PAIRS, metavar="N", help=f"Openings (default {_DEFAULT_PAIRS}).")
-@click.option("--pgn", type=click.Path(path_type=Path), metavar="FILE", help="Write all games to this file; it must not exist.")
-@click.option(
-    "--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a viewer of six games chosen by rule; it must not exist."
-)
+@click.option("--pairs", type=COUNT, default=_DEFAULT_PAIRS, metavar="N", help=f"Number of openings (default {_DEFAULT_PAIRS}).")
+@click.option("--pgn", type=click.Path(path_type=Path), metavar="FILE", help="Write all games to this new file.")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with six of the games to this new file.")
 @settings_options  # Such as evaluation.opening_book, and seed: another one gives other openings.
 def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | None, **given: Any) -> int:
     """Play the match, print its result, and write the files that are asked for."""
     settings = given_settings(**given)
-    contestants = [parse_contestant(first), parse_contestant(second)]
+    contestants = [parse_contestant(text) for text in (first, second)]
     files = [path for path in (pgn, html) if path is not None]
     _refuse_existing(files)
     machine = Machine.here()
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
     with entered(contestants, machine, seed=settings.seed, says=terminal.say) as entrants:
-        # Here, because torch takes seconds to import, and a typo gets its answer at once.
-        from grpo.viewer.page import viewer_page
-        from grpo.viewer.pgn import event_pgn
-
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
         annotated = {} if pgn is None and html is None else _annotated(result, entrants, settings, machine)
     click.echo(_text(result))
     event = f"{result.first} against {result.second}"
     if pgn is not None:
-        players = {f"{place}Player": entrant.about for place, entrant in zip(("First", "Second"), entrants, strict=True)}
-        played_on = datetime.now(UTC).date()
-        text = event_pgn([result], event=event, seed=settings.seed, played_on=played_on, facts=players, annotated=annotated)
+        tags = {"FirstPlayer": entrants[0].about, "SecondPlayer": entrants[1].about}
+        today = datetime.now(UTC).date()
+        text = event_pgn([result], event=event, seed=settings.seed, played_on=today, facts=tags, annotated=annotated)
         replace_file(pgn, text.encode())
     if html is not None:
         replace_file(html, viewer_page(result, annotated, title=event, event=event).encode())
@@ -68,11 +64,10 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create it, or name another")
     if len({path.absolute() for path in paths}) < len(paths):
-        twice = next(path for path in paths if sum(path.absolute() == other.absolute() for other in paths) > 1)
-        raise ConfigError(f"--pgn and --html both name {twice}; name different files")
+        raise ConfigError(f"--pgn and --html both name {paths[0]}; name different files")
 
 
-def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, num_pairs: int, *, terminal: TerminalSink) -> "MatchResult":
+def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, num_pairs: int, *, terminal: TerminalSink) -> MatchResult:
     from steps.common.measure import Arena
 
     with Arena(settings, machine, terminal.progress) as arena:
@@ -82,26 +77,21 @@ def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, n
         return arena.match(entrants[0].player, entrants[1].player, openings)
 
 
-def _annotated(result: "MatchResult", entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> "dict[int, AnnotatedGame]":
+def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> dict[int, AnnotatedGame]:
     """Return the games worth looking at; positions are searched as for the reward."""
-    from grpo.engine.move_values import engine_options
-    from grpo.viewer.annotations import annotate
-
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
         return annotate(result, policies, pool, depth=settings.boards.depth)
 
 
-def _text(result: "MatchResult") -> str:
-    report, judged = result.report(), result.interval(adjudicated=True)
-    return "\n".join(
-        [
-            f"{result.first} against {result.second}",
-            f"  {'as played':13}{report.score.score_text}",
-            f"  {'adjudicated':13}{judged.score_text}",
-            f"  {'games':13}won {report.wins:,}, drawn {report.draws:,}, lost {report.losses:,}",
-            f"  {'ends':13}{', '.join(f'{end} {count:,}' for end, count in report.ends.items() if count)}",
-            *(f"  {'answers':13}{getattr(result, player)}: {counts}" for player, counts in report.answers.items() if counts.num_failed),
-            f"  {'sample':13}{report.num_openings:,} distinct openings; pairs of games are the sample",
-        ]
-    )
+def _text(result: MatchResult) -> str:
+    report = result.report()
+    rows = [
+        ("as played", report.score.score_text),
+        ("adjudicated", result.interval(adjudicated=True).score_text),
+        ("games", f"won {report.wins:,}, drawn {report.draws:,}, lost {report.losses:,}"),
+        ("ends", ", ".join(f"{end} {count:,}" for end, count in report.ends.items() if count)),
+        *(("answers", f"{getattr(result, player)}: {counts}") for player, counts in report.answers.items() if counts.num_failed),
+        ("sample", f"{report.num_openings:,} distinct openings, a pair of games for each"),
+    ]
+    return f"{result.first} against {result.second}\n{text_table(rows, indent='  ')}"

@@ -22,9 +22,9 @@ MAX_PORT: Final = 65_535
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--config` and `--set`, for `given_settings`, to a command."""
     values = click.option(
-        "--set", "values", multiple=True, metavar="KEY=VALUE", help='Such as boards.num_train=3000; values are TOML: "text".'
+        "--set", "values", multiple=True, metavar="KEY=VALUE", help='A setting, such as boards.num_train=3000; TOML: text needs "quotes".'
     )
-    return click.option("--config", metavar="NAME", help="A preset, or a TOML file with the differences from one.")(values(command))
+    return click.option("--config", metavar="NAME", help="A preset, or a TOML file.")(values(command))
 
 
 def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
@@ -56,6 +56,6 @@ temperature_option = click.option(
     callback=_temperature,
     default=BEST_MOVE,
     metavar="T",
-    help="0 (default): its likeliest move, so that the same moves give the same game; above, moves are sampled at T.",
+    help="0 (default): the policy plays its most probable move. T > 0: it samples moves at temperature T.",
 )
-device_option = click.option("--device", default="cpu", help="cpu (default: one board at a time), cuda or auto.")
+device_option = click.option("--device", default="cpu", help="cpu (default, because boards come one at a time), cuda or auto.")

@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from grpo.base.files import replace_file
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import UciOptions
 from grpo.viewer.human_game import HumanGame
+from grpo.viewer.page_server import PlayServer
 from steps.cli.options import MAX_PORT, device_option, open_in_browser, temperature_option
 from steps.pages.known import results_of
 from steps.run.commands import shortened
@@ -24,15 +26,14 @@ from steps.track.find import find_policy, is_folder
 
 PLAYED: Final = "played"
 """Folder of the home with the games that people finished."""
-_PERSON: Final = "you"
 
 
 @click.command()
 @click.argument("model", metavar="[MODEL]", default="champion")
-@click.option("--color", type=click.Choice(["white", "black", "random"]), default="white", help="Your side (default: white).")
+@click.option("--color", type=click.Choice(["white", "black", "random"]), default="white", help="Your color (default: white).")
 @temperature_option
-@click.option("--fen", default=chess.STARTING_FEN, help="The position to start from.")
-@click.option("--port", type=click.IntRange(0, MAX_PORT), default=0, metavar="N", help="Port of the page (default: a free one).")
+@click.option("--fen", default=chess.STARTING_FEN, help="First position (default: the usual one).")
+@click.option("--port", type=click.IntRange(0, MAX_PORT), default=0, metavar="N", help="Port of the page (default: a free port).")
 @device_option
 def command(model: str, color: str, temperature: float, fen: str, port: int, device: str) -> int:  # noqa: PLR0917  # One for each option.
     """Play against a policy on a page in the browser, which only this machine can open.
@@ -41,17 +42,17 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
     """
     machine = replace(Machine.here(), device=device, num_threads=1)
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # A bad position is refused before anything is loaded.
-    found = find_policy(model, machine)
+    named = find_policy(model, machine)
 
     from steps.common.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
     from steps.run.device import torch_device
 
-    policy = open_policy(found.folder, torch_device(machine))
+    policy = open_policy(named.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
-    name = f"{found} ({found.weights_hash[:8]})" if is_folder(model) else str(found) if found.run in model else f"{model} ({found})"
-    about = "Its strength is not known here."
-    if found.policy_step is not None and (results := results_of(found.record, Store.of(machine))) is not None:
-        about = results.decision.strength(found.policy_step)
+    name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
+    about = "Its strength is unknown."
+    if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:
+        about = results.decision.strength(named.policy_step)
 
     def new_game(is_white: bool | None) -> HumanGame:
         number = next(numbers)
@@ -64,32 +65,26 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
         return HumanGame(choose, opponent=name, about=about, person_is_white=is_white, fen=fen, probabilities=policy.move_probabilities)
 
     click.echo(f"{name}: {about}")
-    return _serve(new_game, _saver(machine.home / PLAYED), port)
+    return _serve(new_game, partial(_save, machine.home / PLAYED), port)
 
 
-def _saver(folder: Path) -> Callable[[HumanGame], None]:
+def _save(folder: Path, game: HumanGame) -> None:
     """Return what writes a finished game to a file of its own."""
-
-    def save(game: HumanGame) -> None:
-        now = datetime.now(UTC)
-        folder.mkdir(parents=True, exist_ok=True)
-        names = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
-        path = next(name for name in names if not name.exists())
-        replace_file(path, game.pgn(person=_PERSON, played_on=now.date()).encode())
-        click.echo(f"{game.result}, {game.end}. Saved: {shortened(path)}")
-
-    return save
+    now = datetime.now(UTC)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
+    path = next(path for path in paths if not path.exists())
+    replace_file(path, game.pgn(person="you", played_on=now.date()).encode())
+    click.echo(f"{game.result}, {game.end}. Saved: {shortened(path)}")
 
 
-def _serve(new_game: Callable[[bool | None], HumanGame], saved: Callable[[HumanGame], None], port: int) -> int:
-    from grpo.viewer.page_server import PlayServer
-
+def _serve(new_game: Callable[[bool | None], HumanGame], on_finished: Callable[[HumanGame], None], port: int) -> int:
     try:
-        server = PlayServer(new_game, on_finished=saved, port=port)
+        server = PlayServer(new_game, on_finished=on_finished, port=port)
     except OSError as error:
         raise ConfigError(f"--port {port}: {error.strerror}; name another, or leave --port out for a free one") from None
     with server:
-        click.echo(f"Play here: {server.address}\nThe address works on this machine only; Ctrl-C ends.")
+        click.echo(f"Play here: {server.address}\nOnly this machine can open the address; Ctrl-C ends the server.")
         open_in_browser(server.address)
         try:
             server.serve_forever()

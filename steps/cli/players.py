@@ -19,15 +19,12 @@ if TYPE_CHECKING:
     from grpo.match.players import Player
     from grpo.viewer.annotations import MoveProbabilities
 
-RANDOM: Final = "random"
-STOCKFISH: Final = "stockfish"
-UCI: Final = "uci"
+_RANDOM, _STOCKFISH = "random", "stockfish"
 ALLOWED: Final = (
-    f"{POLICY_NAMES}, with its best moves or, by @T, sampling at temperature T (champion@0.5); random;"
+    f"{POLICY_NAMES}, each plays its best moves or, with @T, samples at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
 
-_WORDS: Final = (RANDOM, STOCKFISH)
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 _ENGINE: Final = re.compile(
     r"(?:stockfish|uci:(?P<path>.+)):(?P<unit>nodes|depth)=(?P<limit>[0-9]{1,10})(?:,random=(?P<random>0?\.[0-9]+))?"
@@ -62,13 +59,13 @@ def parse_contestant(text: str) -> Contestant:
 
     Raises ContestantError, which says what is allowed.
     """
-    if text == RANDOM:
+    if text == _RANDOM:
         return Contestant(text=text)
-    if text.partition(":")[0] in (STOCKFISH, UCI):
+    if text.partition(":")[0] in (_STOCKFISH, "uci"):
         return _engine(text)
     name, number = match.groups() if (match := _AT_TEMPERATURE.fullmatch(text)) else (text, None)
     is_path = os.sep in name or Path(name).exists()
-    if name in ("", RANDOM) or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
+    if name in ("", _RANDOM) or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
         raise _unreadable(text)
     return Contestant(text=text, model=name, temperature=None if number is None else float(number))
 
@@ -81,8 +78,12 @@ def _engine(text: str) -> Contestant:
     return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
 
 
+def _nearest(word: str) -> str:
+    return nearest(word, (_RANDOM, _STOCKFISH))
+
+
 def _unreadable(text: str) -> ContestantError:
-    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {nearest(text.partition(':')[0], _WORDS)}".rstrip("; "))
+    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {_nearest(text.partition(':')[0])}".rstrip("; "))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,47 +108,47 @@ def entered(
 
     Raises what `find_policy` raises, before torch is imported; EngineMissingError when there is no such engine.
     """
-    found = [_found(each, machine) if each.model else None for each in contestants]
+    policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
-    def engine(contestant: Contestant, place: int) -> Entrant:
+    def engine_entrant(contestant: Contestant, stream: tuple[str | int, ...]) -> Entrant:
         path = contestant.engine or machine.stockfish
         pool = stack.enter_context(EnginePool(path, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}))
         player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text, says=says)
         if contestant.random_share:
-            player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, "contestant", place))
+            player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, *stream))
             player.name = contestant.text
         return Entrant(player=player, about=f"{contestant.text}: {identify(path)}")
 
     with ExitStack() as stack:
         entrants = []
-        for place, (contestant, policy) in enumerate(zip(contestants, found, strict=True)):
+        for number, (contestant, policy) in enumerate(zip(contestants, policies, strict=True)):
+            stream = ("contestant", number)
             if policy is not None:
-                entrants.append(_policy_entrant(contestant, policy, machine, seed=seed, stream=("contestant", place)))
+                entrants.append(_policy_entrant(contestant, policy, machine, seed=seed, stream=stream))
             elif contestant.limit:
-                entrants.append(engine(contestant, place))
+                entrants.append(engine_entrant(contestant, stream))
             else:
-                player = RandomPlayer(numpy_stream(seed, "contestant", place))
-                entrants.append(Entrant(player=player, about=contestant.text))
+                entrants.append(Entrant(player=RandomPlayer(numpy_stream(seed, *stream)), about=contestant.text))
         yield entrants
 
 
-def _found(contestant: Contestant, machine: Machine) -> FoundPolicy:
+def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
     """Return a policy. Raises ContestantError if there is none of this name, which is like that of another kind of player."""
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:
-        if nearest(contestant.model, _WORDS):
+        if _nearest(contestant.model):
             raise _unreadable(contestant.text) from None
         raise
 
 
-def _policy_entrant(contestant: Contestant, found: FoundPolicy, machine: Machine, *, seed: int, stream: tuple[str | int, ...]) -> Entrant:
+def _policy_entrant(contestant: Contestant, named: FoundPolicy, machine: Machine, *, seed: int, stream: tuple[str | int, ...]) -> Entrant:
     from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
 
-    policy = open_policy(found.folder, torch_device(machine))
-    about = f"{contestant.text}: run {found.run}, step {found.policy_step}, weights {found.weights_hash}"
+    policy = open_policy(named.folder, torch_device(machine))
+    about = f"{contestant.text}: run {named.run}, step {named.policy_step}, weights {named.weights_hash}"
     player = policy.player(contestant.text, temperature=contestant.temperature, seed=seed, stream=stream)
     return Entrant(player=player, about=about, move_probabilities=policy.move_probabilities)

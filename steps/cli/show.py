@@ -1,21 +1,23 @@
 """The command `chess-grpo show`: one run with command, steps, results, findings and locations."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from steps.cli.runs import origin_of, status_of
 from steps.cli.tables import text_table, when
+from steps.names import CHAMPION, GAMES_PAGE, REPORT_PAGE
+from steps.pages.known import dataset_of, findings_of, results_of
+from steps.pages.results import Results
+from steps.pages.templates import finding_lines, verdict_lines
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
+from steps.run.records import Attempt, Run
+from steps.run.store import Store
 from steps.run.terminal import duration
-from steps.track.find import LAST
-
-if TYPE_CHECKING:
-    from steps.pages.results import Results
-    from steps.run.records import Attempt, Run
-    from steps.run.store import Store
+from steps.track.find import LAST, find_run
+from steps.track.sweep import SWEEP
 
 _HASH: Final = 12
 
@@ -28,27 +30,19 @@ def command(name: str) -> int:
     Its command with the settings that differ from its preset, its steps, its results with 95 % intervals, findings of the diagnosis, and
     where champion, report and card are; why it failed, if it did.
     """
-    from steps.pages.known import results_of
-    from steps.run.store import Store
-    from steps.track.find import find_run
-
     machine = Machine.here()
     store = Store.of(machine)
     run = find_run(name, store, has=lambda _: True)
     results = results_of(run, store)
-    print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nWhere"]))
-    print(text_table(_places(run, store), indent="  "))
+    print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nFiles and pages"]))
+    print(text_table(_locations(run, store), indent="  "))
     return 0
 
 
-def _head(run: "Run", store: "Store") -> Iterator[str]:
+def _head(run: Run, store: Store) -> Iterator[str]:
     """Yield status, cause and remedy of a failure, command, and the settings that differ from the preset."""
-    from steps.pages.known import dataset_of
-    from steps.track.sweep import SWEEP
-
-    facts = run.facts
+    facts, code = run.facts, run.facts["code"]
     yield f"Run {run.name}: {status_of(run)}"
-    code = facts["code"]
     rows = {
         "began": when(run.started),
         "other ids": ", ".join(run.other_ids),
@@ -64,10 +58,10 @@ def _head(run: "Run", store: "Store") -> Iterator[str]:
     if run.status in ("failed", "killed"):
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
-        yield f"  `{pasteable(resume_command(run.name, run.places))}` goes on from there."
+        yield f"  To resume: `{pasteable(resume_command(run.name, run.places))}`"
 
 
-def _steps(run: "Run") -> Iterator[str]:
+def _steps(run: Run) -> Iterator[str]:
     if run.status == "finished":
         reused = [attempt.step for attempt in run.latest().values() if attempt.output is not None and attempt.output["reused"]]
         yield f"\nSteps: all finished; reused: {', '.join(dict.fromkeys(reused)) or 'none'}"
@@ -77,16 +71,14 @@ def _steps(run: "Run") -> Iterator[str]:
     yield text_table(rows, indent="  ") if rows else "  none yet"
 
 
-def _step(attempt: "Attempt") -> tuple[str, ...]:
+def _step(attempt: Attempt) -> tuple[str, ...]:
     name = f"{attempt.step} {attempt.part}".rstrip()
     took = "" if attempt.ended is None else duration(attempt.ended - attempt.started)
-    made = "" if attempt.output is None else "reused" if attempt.output["reused"] else "computed"
-    return name, attempt.status, took, made, attempt.version[:_HASH]
+    origin = "" if attempt.output is None else "reused" if attempt.output["reused"] else "computed"
+    return name, attempt.status, took, origin, attempt.version[:_HASH]
 
 
-def _results(results: "Results | None") -> Iterator[str]:
-    from steps.pages.templates import verdict_lines
-
+def _results(results: Results | None) -> Iterator[str]:
     if results is None:
         yield "\nResults: no verdict yet"
         return
@@ -94,26 +86,20 @@ def _results(results: "Results | None") -> Iterator[str]:
     yield from (f"  {line}".rstrip() for line in verdict_lines(results))
 
 
-def _findings(run: "Run", results: "Results | None", store: "Store") -> Iterator[str]:
-    from steps.pages.known import findings_of
-    from steps.pages.templates import finding_lines
-
-    found = findings_of(run, results, store)
-    if found is None:
+def _findings(run: Run, results: Results | None, store: Store) -> Iterator[str]:
+    diagnosis = findings_of(run, results, store)
+    if diagnosis is None:
         yield "\nDiagnosis: none recorded"
         return
-    yield f"\nDiagnosis: {found.tag}"
-    yield from (f"  {line}" for line in finding_lines(found.findings))
+    yield f"\nDiagnosis: {diagnosis.tag}"
+    yield from (f"  {line}" for line in finding_lines(diagnosis.findings))
 
 
-def _places(run: "Run", store: "Store") -> list[tuple[str, str]]:
+def _locations(run: Run, store: Store) -> list[tuple[str, str]]:
     """Return (name, location) of a run's champion, page of games, report, card and training output."""
-    from steps.names import CHAMPION, GAMES_PAGE, REPORT_PAGE
-
     rows = []
     if (selected := run.output_of("select")) is not None:
-        files = (("champion", CHAMPION), ("games", GAMES_PAGE))
-        rows += [(name, f"{store.place(selected)}/{part}") for name, part in files]
+        rows += [(name, f"{store.place(selected)}/{part}") for name, part in (("champion", CHAMPION), ("games", GAMES_PAGE))]
     if (reported := run.output_of("report")) is not None:
         rows += [("report", f"{store.place(reported)}/{REPORT_PAGE}"), ("card", pasteable(f"chess-grpo card {run.name}"))]
     if (finetuned := run.output_of("finetune")) is not None:

@@ -10,6 +10,7 @@ import click
 from grpo.dataset.games import Rejection, SourceError
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from steps.cli.options import COUNT
+from steps.cli.tables import text_table
 from steps.run.machine import Machine
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
     Files, folders, globs or s3:// addresses, also compressed. Puzzles are reported by rating and theme. All fractions have 95 % intervals.
     Unusable entries are counted, with the first one. MODEL is champion, peak, a run's id or a folder (docs/commands.md).
     """
-    found = find_files(files)
-    for file in found:
+    sources = find_files(files)
+    for file in sources:
         if file.kind == FileKind.GAMES:
             raise SourceError(f"{file.uri}: games have no solutions; give Lichess puzzles (.csv) or EPD suites (.epd)")
     # Slow imports come after all checks that do not need them.
@@ -41,13 +42,13 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
     policy = find_policy(model, machine)
     player = open_policy(policy.folder, torch_device(machine)).player(model, temperature=None, seed=0, stream=("exercises",))
     click.echo(f"{model}: run {policy.run}, weights {policy.weights_hash[:12]}; best moves; 95 % intervals")
-    for number, file in enumerate(found, 1):
-        click.echo(f"solving {file.name} ({number} of {len(found)})", err=True)
-        print(f"\n{file.name}\n{_of_file(file, player, limit)}")
+    for number, file in enumerate(sources, 1):
+        click.echo(f"solving {file.name} ({number} of {len(sources)})", err=True)
+        print(f"\n{file.name}\n{_results(file, player, limit)}")
     return 0
 
 
-def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
+def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
     """Return the results for one file as text; raises SourceError when there is nothing to solve in it."""
     from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
     from grpo.match.replies import ReplyCounts
@@ -64,17 +65,16 @@ def _of_file(file: SourceFile, player: "Player", limit: int | None) -> str:
                 num_left_out += 1
                 first_left_out = first_left_out or str(entry)
 
-    num, num_solved, counts = Counter[str](), Counter[str](), ReplyCounts()
+    num, num_solved, answers = Counter[str](), Counter[str](), ReplyCounts()
     with opened(file) as stream:
-        for exercise, is_solved, its_counts in solve(player, islice(usable(read(stream, file.name)), limit)):
+        for exercise, is_solved, counts in solve(player, islice(usable(read(stream, file.name)), limit)):
             for group in ("", *exercise.groups):
                 num[group] += 1
                 num_solved[group] += is_solved
-            counts += its_counts
-    remark = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
+            answers += counts
+    left_out = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
     if not num:
-        raise SourceError(f"{file.uri}: it has nothing to solve ({remark or 'it is empty'}); give puzzles, or EPD with bm or am")
+        raise SourceError(f"{file.uri}: it has nothing to solve ({left_out or 'it is empty'}); give puzzles, or EPD with bm or am")
     shown = [group for group in sorted(num) if not group or num[group] >= _MIN_OF_GROUP]
-    width = max(map(len, ("solved", *shown)))
-    rows = [f"  {group or 'solved':<{width}}  {solved_fraction(num_solved[group], num[group])}" for group in shown]
-    return "\n".join([*rows, *([f"  answers: {counts}"] if counts.num_answers else []), *([f"  {remark}"] if remark else [])])
+    rows = text_table([(group or "solved", solved_fraction(num_solved[group], num[group])) for group in shown], indent="  ")
+    return "\n".join([rows, *([f"  answers: {answers}"] if answers.num_answers else []), *([f"  {left_out}"] if left_out else [])])

@@ -7,45 +7,37 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
+from grpo.base.files import sha256_json
 from grpo.statistics.intervals import Estimate, Unit, between_runs, within_runs
+from steps import STEPS
 from steps.cli.tables import text_table
+from steps.run.code import ROOT, code_hash
+from steps.run.commands import FLOW_FILE
 from steps.run.machine import Machine
+from steps.run.processes import PARENT_VARIABLE
+from steps.run.step import step_of
+from steps.run.store import Store
 from steps.run.terminal import duration
-
-if TYPE_CHECKING:
-    from steps.run.store import Store
-    from steps.track.sweep import PlannedRun, SweepRow
-
+from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, read_sweep, sweep_name
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")
 """The line that a flow prints when a step begins (`steps.job.task`)."""
-_NOTES: Final = (
-    "Elo [95 % interval]. A gain is the candidate's against its own start in the confirmation games; the ladder gain is its rating less its"
-    " start's, from games on the same openings.",
-    "Between runs: the mean over seeds with the interval of Student's t, n - 1 degrees of freedom, which covers all that a seed changes."
-    " One seed alone has no such interval.",
-    "Within runs: the same mean with the interval of the games alone. Where it is the wider of the two, few runs agree by chance.",
-)
-"""What the columns and the two kinds of mean are, a paragraph each."""
+_NOTES: Final = """
+Elo [95 % interval]. Gain: the candidate against its own start in the confirmation games.
+Ladder gain: the candidate's rating minus the own start's rating, from games with the same openings.
+Between runs: the mean over seeds. The interval (Student's t, n - 1 degrees of freedom) covers all that a seed changes; one seed has none.
+Within runs: the same mean. The interval covers only the luck of the games. If it is the wider interval, the few runs agree by chance."""
 
 
 @click.command()
-@click.option(
-    "--seeds", "seed", type=int, required=True, metavar="N...", help="One run of each combination with each seed: --seeds 31 32 33."
-)
+@click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
 @click.argument("words", metavar="SETTINGS", nargs=-1)  # An option of click takes one value; the next numbers are arguments.
-@click.option(
-    "--set",
-    "values",
-    multiple=True,
-    metavar="KEY=A,B",
-    help="Values of a setting, as TOML (a word needs no quotes); several --set make all combinations.",
-)
-@click.option("--show", "only_shows", is_flag=True, help="Print the table as it is now; run and write nothing.")
+@click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; words need no quotes; several --set combine.")
+@click.option("--show", "only_shows", is_flag=True, help="Print the present table; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
     """Run the whole pipeline with each seed and each combination of settings, and print the results with the mean over seeds.
 
@@ -58,8 +50,6 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
         raise click.UsageError(f"give one preset or file, not {' '.join(names) or 'none'}: chess-grpo sweep smoke --seeds 31 32")
     settings, seeds = names[0], [seed, *(int(word) for word in words if word.isdecimal())]
     from grpo.engine.identity import identify
-    from steps.run.store import Store
-    from steps.track.sweep import plan_sweep, read_sweep, sweep_name
 
     machine = Machine.here()
     plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before a missing engine.
@@ -71,26 +61,26 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
     rows = read_sweep(plan, store)
     for combination, table in sweep_tables(rows):
         print(f"\n{combination or settings}\n{text_table(table, indent='  ')}")
-    print("\n".join(["", *_NOTES]))
+    print(_NOTES)
     failed = [] if only_shows else [row.planned.name for row in rows if not row.is_finished]
     if failed:
-        what = f"{len(failed)} of {len(rows)} runs did not finish: {'; '.join(failed)}"
-        click.echo(f"chess-grpo: {what}. Fix the cause, which is in the log of each, and run the same command again", err=True)
-    return 1 if failed else 0
+        unfinished = f"{len(failed)} of {len(rows)} runs did not finish: {'; '.join(failed)}"
+        click.echo(f"chess-grpo: {unfinished}. Each run's log has the cause. Fix it and repeat the command", err=True)
+    return int(bool(failed))
 
 
-def sweep_tables(rows: Sequence["SweepRow"]) -> Iterator[tuple[str, list[list[str]]]]:
+def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the name of each combination and its table as text: a head, the runs, the means over those that finished."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
-        of = [row for row in rows if row.planned.combination == combination]
+        chosen = [row for row in rows if row.planned.combination == combination]
         table = [["seed", "verdict", *titles]]
-        table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in of]
-        if finished := [row for row in of if row.gains]:
+        table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in chosen]
+        if finished := [row for row in chosen if row.gains]:
             # Of a measure that one of them lacks there is no mean over all.
             values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
-            between = [between_runs([each.value for each in of]) for of in values]
-            within = [within_runs(of) if of else None for of in values]
+            between = [between_runs([gain.value for gain in gains]) for gains in values]
+            within = [within_runs(gains) if gains else None for gains in values]
             table.append([f"mean over {len(finished)}, between runs", "", *map(_text, between)])
             table.append([f"mean over {len(finished)}, within runs", "", *map(_text, within)])
         yield combination, table
@@ -102,57 +92,44 @@ def _text(value: Estimate | None) -> str:
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
     """Return the hash of the code of all steps that compute something, for policies of these kinds and networks."""
-    from grpo.base.files import sha256_json
-    from steps import STEPS
-    from steps.run.code import code_hash
-    from steps.run.step import step_of
-
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last compute nothing.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 
-def _run_all(plan: Sequence["PlannedRun"], folder: Path, store: "Store") -> None:
+def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
     """Run what has not finished yet, seed by seed; what each prints is in a file of the folder."""
-    from steps.track.sweep import read_sweep
-
     folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
-    click.echo(f"Sweep {folder.name}: {len(plan)} runs, of which {len(finished)} have finished already")
+    click.echo(f"Sweep {folder.name}: {len(plan)} runs, {len(finished)} of them are finished")
     for number, run in enumerate(plan, start=1):
         if run.key in finished:
             continue
-        log = folder / f"run-{number}.log"
-        click.echo(f"[{number}/{len(plan)}] {run.name}: its output is in {log}")
-        began = time.monotonic()
-        code = start_flow(run, folder.name, log, f"[{number}/{len(plan)}]")
+        log, prefix, began = folder / f"run-{number}.log", f"[{number}/{len(plan)}]", time.monotonic()
+        click.echo(f"{prefix} {run.name}: log in {log}")
+        code = _run_flow(run, folder.name, log, prefix)
         verdict = f"FAILED with exit code {code}" if code else read_sweep([run], store)[0].verdict
-        click.echo(f"[{number}/{len(plan)}] {verdict} after {duration(time.monotonic() - began)}")
+        click.echo(f"{prefix} {verdict} after {duration(time.monotonic() - began)}")
 
 
-def start_flow(run: "PlannedRun", sweep: str, log: Path, name: str) -> int:
+def _run_flow(run: PlannedRun, sweep: str, log: Path, prefix: str) -> int:
     """Run the flow with these settings, and return its exit code. It ends when this process is killed, and saves a checkpoint before.
 
     Args:
         run: the settings, and the key by which the run is found again.
         sweep: name of the sweep.
         log: the file for everything that the flow prints.
-        name: what each line on the console begins with; a step that begins is a line.
+        prefix: what each line on the console begins with; a step that begins is a line.
     """
-    from steps.run.code import ROOT
-    from steps.run.commands import FLOW_FILE
-    from steps.run.processes import PARENT_VARIABLE
-    from steps.track.sweep import SWEEP_VARIABLE
-
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), SWEEP_VARIABLE: f"{sweep}/{run.key}"}
-    words = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run"]
+    arguments = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run"]
     with (
         log.open("ab") as file,
-        subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as flow,
+        subprocess.Popen(arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as flow,
     ):
         assert flow.stdout is not None
         for line in flow.stdout:
             file.write(line)
             file.flush()
             if begun := _STEP_BEGINS.search(line.decode("utf-8", "replace")):
-                click.echo(f"{name} {begun[0]}")
+                click.echo(f"{prefix} {begun[0]}")
     return flow.returncode

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Sequence
 
 def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
     """Return rows as aligned columns."""
-    lines = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*(line[:-1] for line in lines), strict=True)]
-    made = []
-    for *cells, last in lines:
-        head = indent + "".join(f"{cell:<{size}}  " for cell, size in zip(cells, widths, strict=True))
-        made.append(f"{head}{last}".rstrip())
-    return "\n".join(made)
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = (indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(map(str.rstrip, padded))
 
 
 def when(seconds: float) -> str:

@@ -26,7 +26,7 @@ _STDERR: Final = 2
 
 
 @click.command()
-@click.option("--model", default="champion", metavar="NAME", help="champion (default), peak, a run's id or a folder (docs/commands.md).")
+@click.option("--model", default="champion", metavar="NAME", help="champion (default), peak, a run's id or a folder.")
 @temperature_option
 @device_option
 def command(model: str, temperature: float, device: str) -> int:
@@ -37,11 +37,11 @@ def command(model: str, temperature: float, device: str) -> int:
     write = _protocol_writer()
     try:
         machine = replace(Machine.here(), device=device, num_threads=1)
-        found = find_policy(model, machine)
+        policy = find_policy(model, machine)
         engine = UciEngine(
-            name=f"chess-grpo {found.run} {found.weights_hash[:12]}",
-            options=UciOptions(temperature=temperature, has_lines=KINDS[policy_kind(found.folder)].has_probabilities),
-            load=lambda: _load(found, machine),
+            name=f"chess-grpo {policy.run} {policy.weights_hash[:12]}",
+            options=UciOptions(temperature=temperature, has_lines=KINDS[policy_kind(policy.folder)].has_probabilities),
+            load=lambda: _load(policy, machine),
             seed=secrets.randbits(31),
             write=write,
         )
@@ -54,11 +54,11 @@ def command(model: str, temperature: float, device: str) -> int:
     return 0
 
 
-def _load(model: FoundPolicy, machine: Machine) -> "MoveFinder":
+def _load(policy: FoundPolicy, machine: Machine) -> "MoveFinder":
     from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
 
-    return open_policy(model.folder, torch_device(machine)).move_finder()
+    return open_policy(policy.folder, torch_device(machine)).move_finder()
 
 
 def _protocol_writer() -> Callable[[str], None]:
@@ -74,8 +74,8 @@ def _protocol_writer() -> Callable[[str], None]:
     sys.stdout = sys.stderr
 
     def write(line: str) -> None:
-        rest = f"{line}\n".encode("ascii", "replace")
-        while rest:
-            rest = rest[os.write(protocol, rest) :]
+        remaining = f"{line}\n".encode("ascii", "replace")
+        while remaining:
+            remaining = remaining[os.write(protocol, remaining) :]
 
     return write

@@ -10,46 +10,42 @@ import click
 from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
-_HOST: Final = "127.0.0.1"
-_DEFAULT_PORT: Final = 5000
+_HOST, _DEFAULT_PORT = "127.0.0.1", 5000
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",
 }
 """No telemetry, no job scheduler (the UI only serves pages), and no warning that only MLflow's authors can act on."""
-_SERVED: Final = ("http", "https")
 
 
 @click.command()
-@click.option(
-    "--port", type=click.IntRange(1, MAX_PORT), default=_DEFAULT_PORT, metavar="N", help=f"Port to listen at (default {_DEFAULT_PORT})."
-)
+@click.option("--port", type=click.IntRange(1, MAX_PORT), default=_DEFAULT_PORT, metavar="N", help=f"Port (default {_DEFAULT_PORT}).")
 def command(port: int) -> int:
     """Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it.
 
     If MLFLOW_TRACKING_URI names a server, which has a UI of its own, the address of the runs' page there is printed.
     """
     machine = Machine.here()
-    is_served = urlsplit(machine.tracking_uri).scheme in _SERVED
+    is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")
     from steps.track.client import TrackingStore
     from steps.track.outages import failures_of
 
     store, file = TrackingStore(machine.tracking_uri), sqlite_file(machine.tracking_uri)
     if not store.exists:
-        click.echo(f"{file} does not exist yet and is created now: its page is empty until a run starts (`make run CONFIG=smoke`)")
+        click.echo(f"{file} is new: the page is empty until a run starts (`make run CONFIG=smoke`)")
     # In a new store this makes the tables, under a lock; a store that does not answer is named here.
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
-    server = machine.shown_uri.rstrip("/") if is_served else f"http://{_HOST}:{port}"
+    server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
     # Without the type MLflow 3 opens its page for prompts and traces.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
-    if is_served:
-        click.echo(f"The tracking store is a server, which has a UI of its own. All runs:\n{runs_page}")
+    if is_server:
+        click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
         return 0
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
     # Passed as a variable, so that a password in the address is not visible in the list of processes.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
-    words = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
-    os.execve(sys.executable, words, environment)  # noqa: S606  # Replaces this process, so that the UI gets Ctrl-C and signals.
+    command_line = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
+    os.execve(sys.executable, command_line, environment)  # noqa: S606  # Replaces this process, so that the UI gets Ctrl-C and signals.
     raise AssertionError("this process is the UI now")

@@ -93,7 +93,7 @@ def test_runs_are_listed_with_verdict_origin_and_cause_and_one_whose_process_is_
 
 def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_on(typed: Type) -> None:
     shown = typed("show", "1003")
-    for words in (DATA, "failed in screen", ERROR, "resume --origin-run-id 1003` goes on", "Diagnosis: kl_trap"):
+    for words in (DATA, "failed in screen", ERROR, "To resume: `", "resume --origin-run-id 1003`", "Diagnosis: kl_trap"):
         assert words in shown, words
     assert "grpo.learning_rate = 0.005" in typed("show", "1002")
 
@@ -109,10 +109,10 @@ def test_everything_is_logged_is_said_only_when_no_run_is_left(typed: Type, publ
     typed("runs")  # What is gone is over.
     published["1003"] = "it is away"
     said = typed("track", code=1)
-    assert "lacks 1 of 4 runs that are over: run 1003: it is away" in said
+    assert ": 1 of 4 ended runs are incomplete: run 1003: it is away" in said
     assert "Everything" not in said
     published.clear()
-    assert "Everything is logged: 4 runs of" in typed("track")
+    assert "Everything is logged: 4 ended runs of" in typed("track")
     published["1001"] = "its database is empty"
-    assert "Everything is logged: 4 runs of" in typed("track"), "what was logged is not asked for again"
+    assert "Everything is logged: 4 ended runs of" in typed("track"), "what was logged is not asked for again"
     assert "run 1001: its database is empty" in typed("track", "--again", code=1)

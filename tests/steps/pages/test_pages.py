@@ -110,7 +110,7 @@ def test_data_are_a_setting_by_which_runs_are_compared(tmp_path: Path) -> None:
     own["join_boards"] |= {"sources": {"own.pgn": 3_200, "b.pgn": 50, "c.pgn": 25, "d.epd": 25}}
     first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", own)
     same, *_ = comparison(first, first)
-    assert same == f"Data, the same: 3,300 boards of engine games; dataset {first.dataset.output_hash[:12]}"
+    assert same == f"Same data: 3,300 boards of engine games; dataset {first.dataset.output_hash[:12]}"
     assert list(comparison(first, second))[:3] == [
         "Data differ:",
         f"  A: {first.dataset}",
