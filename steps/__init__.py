@@ -18,11 +18,11 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""In the order of the flow; the file of a step has its name. All that needs a table of steps is made from this."""
+"""All steps in the order of the flow; step NAME is the module `steps.NAME`. Other tables of steps derive from this tuple."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import the file of a step when it is first asked for: torch takes seconds, and a process that renders a card needs none of them."""
+    """Import a step's module at its first use: torch takes seconds, and a process that renders a card does not need the steps."""
     if name not in STEPS:
         raise AttributeError(name)
     return import_module(f"steps.{name}")

@@ -35,7 +35,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write held-out regret, place on the ladder, and scores against a random mover and Stockfish, as the policy stands before GRPO."""
+    """Write the policy's held-out regret, rating on the ladder, and scores against a random mover and Stockfish."""
     table, ladder = read_boards(work.inputs["join_boards"]), read_ladder(work.inputs["calibrate"])
     policy = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
     heldout = policy.heldout(table)
@@ -59,11 +59,11 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
-    """Return the matches against a random mover and against Stockfish, by the opponent's name."""
+    """Return opponent's name -> match, for a random mover and Stockfish at 1 node."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}
-    for kind, rung in opponents.items():  # The same openings for both: these scores are never added up.
+    for kind, rung in opponents.items():  # Both matches use the same openings, because no code adds up the two scores.
         opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
         result = arena.match(_player(work, policy, kind), opponent, openings)
         matches[rung.name] = result.report()
@@ -72,8 +72,7 @@ def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> di
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: the strength of the pretrained policy before GRPO."""
-    from steps.cards.charts import Interval, interval_parts  # Altair takes half a second, and most who import a step draw nothing.
+    from steps.cards.charts import Interval, interval_parts  # Imports Altair (0.5 s), which only a card needs.
     from steps.cards.pages import decision_boards
 
     if (report := seen.document(BaselineReport)) is None:

@@ -1,4 +1,4 @@
-"""Build boards: the positions of some units of the dataset, with the value of every legal move."""
+"""Build one task's boards: positions of some units of the dataset, with the value of every legal move."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -33,14 +33,14 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write boards with the value of every legal move, and their games, for each unit of this task; and a report of all."""
-    # What is imported stays; looking through it again and again took a fifth of this step's own time.
+    """Write the boards and games of each unit of this task, and one report of all its units."""
+    # Imported objects live until the end; without this line the garbage collector, which scans them, took a fifth of the step's own time.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # Two engines, because players search one line and values all; they take turns, so that one core is enough.
+    # Two engines: one plays games (searches one line), one evaluates all moves. They take turns, so one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
@@ -60,13 +60,13 @@ def body(work: Work) -> None:
 
 
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:
-    """Return the rows of positions; those whose search failed are discarded."""
+    """Return the rows of positions, and discard positions whose search failed."""
 
     def tables(searched: Sequence[Position], depth: int, num_deep: int) -> Iterator[ValueTable | EngineError]:
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # The judge searches all moves: what the reward's search leaves out must cost regret.
+    # The held-out search searches every move deeply, so a move that the reward's search judged too well costs regret.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

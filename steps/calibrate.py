@@ -1,4 +1,4 @@
-"""Rate the opponents that strength is measured with, by their own games; they depend on no dataset, so that runs share a ladder."""
+"""Rate the ladder's rungs (Stockfish at several strengths) by games against each other, without a dataset, so runs can share a ladder."""
 
 from typing import Final
 
@@ -32,11 +32,11 @@ STEP: Final = Step(
     resources="games",
     is_registered=True,
 )
-_SEED: Final = 0  # Not the run's: runs that differ in their seed are measured by one and the same ladder.
+_SEED: Final = 0  # Independent of the run's seed, so runs with different seeds share one ladder.
 
 
 def body(work: Work) -> None:
-    """Write the ladder: its rungs with ratings, intervals and their covariance, and the games that they come from."""
+    """Write the ladder: rungs with ratings (Elo above a random mover), 95 % intervals and covariance, and their match results."""
     rungs = make_rungs(work.settings.evaluation)
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
@@ -48,14 +48,14 @@ def body(work: Work) -> None:
 
 
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
-    """Return the games of the rungs that meet."""
+    """Return pair of rungs -> match."""
     config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
     count = config.num_calibration_pairs
     with playing_engines(work.machine) as pool:
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
-            part = openings[number * count : (number + 1) * count]  # Each opening serves once, so that meetings err independently.
+            part = openings[number * count : (number + 1) * count]  # Each opening serves one match, so the matches' errors are independent.
             one, other = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
             results[meeting] = play_match(one, other, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")

@@ -1,4 +1,4 @@
-"""Gate the dataset by the expectations of `data_checks`, and describe what got through."""
+"""Check the dataset by the expectations of `data_checks`, and describe a dataset that passed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,8 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"
-"""Great Expectations' own pages: aside, for there are times in them."""
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' own pages; not hashed, because they hold times.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability after the move, for the player who moves", "moves"),
@@ -42,17 +41,17 @@ _HISTOGRAMS: Final = {
     "plies": ("Plies", "ply of the game", "boards"),
     "ratings": ("Ratings of the players", "Elo in the file", "players"),
 }
-"""Key of `distributions` -> title of the chart, x and y axis."""
+"""Field of `Distributions` -> titles of the chart, the x axis and the y axis."""
 
 
 class ChecksError(PlainError, ValueError):
-    """The dataset does not meet its expectations; the message is the report."""
+    """The dataset fails an expectation; the message is the report."""
 
 
 def body(work: Work) -> None:
-    """Write the report of all expectations, a summary of the dataset for people, and Great Expectations' own pages.
+    """Write the report of all expectations, the dataset's summary, and Great Expectations' own pages.
 
-    Raises ChecksError with the report as text when one of them does not hold.
+    Raises ChecksError if an expectation fails.
     """
     boards, settings = work.inputs["join_boards"], work.settings
     table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
@@ -66,7 +65,7 @@ def body(work: Work) -> None:
 
 
 def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
-    """Return what is in the boards."""
+    """Return the dataset's counts by phase and split, and histograms of values, legal moves, plies and (of games from files) ratings."""
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
     counted = Counter(zip(phases.tolist(), splits, strict=True))
     sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
@@ -75,7 +74,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
     colors, ratings = np.array([color for color, _ in rated]), np.array([rating for _, rating in rated])
     return Distributions(
         cells={phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
-        # The last bin has 1, too.
+        # The last bin includes 1.
         values=_histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
         legal_moves=_histogram(sizes, phases, PHASES, 4),
         plies=_histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
@@ -91,8 +90,7 @@ def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: the summary of the dataset, its distributions, and each check."""
-    from steps.cards.charts import histogram  # Altair takes half a second, and most who import a step draw nothing.
+    from steps.cards.charts import histogram  # Imports Altair (0.5 s), which only a card needs.
 
     head = page_part("dataset", seen=seen)
     if (report := seen.document(CheckedBoards)) is None:

@@ -1,4 +1,4 @@
-"""Play one task's share of the games that decide on the candidate: fresh games, from openings that serve nothing else."""
+"""Play one task's share of the games that judge the candidate: new games, from openings that no other match uses."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,12 +29,12 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write this part's games of each stage; each has the number of its pair in the whole match."""
+    """Write stage -> this task's games; each game has the index of its opening in the complete match."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
-        num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks of one machine share its cores.
+        num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks on one machine share the cores; a container has its own.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened.openings):
@@ -48,7 +48,7 @@ def body(work: Work) -> None:
 
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
-    """Yield the candidate and its opponent in a stage; what chance has a part in is drawn from streams of their own."""
+    """Yield the candidate and its opponent in a stage; each has its own random stream for sampled moves."""
     rival = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
     policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(rival)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))

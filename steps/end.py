@@ -1,4 +1,4 @@
-"""The last step: close the run's record, log all that is not logged yet, and say the verdict."""
+"""The last step: close the run's record, log all remaining records to MLflow, and return the text that ends the run."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ from steps.run.store import Store
 
 
 def end(flow: Any) -> tuple[dict[str, Any], str]:
-    """Close the run; return its results as plain data, with `where` its files are, and the words that end it.
+    """Close the run; return its results as plain data, with the paths of its files in `where`, and the closing text.
 
-    No line of these begins with a space, because Metaflow strips those.
+    No line of the text begins with a space, because Metaflow strips leading spaces.
     """
-    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
+    from steps.track.publish import SECONDS, publish_all  # Imports MLflow (seconds), which other uses of this module do not need.
 
     job: Job = flow.job
     machine = Machine.here()

@@ -1,4 +1,4 @@
-"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until the steps are done or the trainer ends it."""
+"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until all steps are done or the trainer stops."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -45,10 +45,10 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, history, and why training ended; after a kill, go on.
+    """Write checkpoints, history and the report with the reason for the end. After a kill, training continues at the latest checkpoint.
 
-    The pretrained policy is the frozen reference, and the start unless there is a checkpoint of another run; from that, training goes on
-    for as many steps again as the settings say.
+    The pretrained policy is the frozen reference. Training begins with this policy, or with the checkpoint that the run resumes from, and
+    makes `grpo.num_steps` further steps.
     """
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     table = read_boards(work.inputs["join_boards"])
@@ -58,7 +58,7 @@ def body(work: Work) -> None:
     policy = reference.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step
-    # The engine starts when it is first asked, and is asked only of states that no dataset has.
+    # The engine starts at its first query; the dataset's states already have values.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
@@ -70,8 +70,8 @@ def body(work: Work) -> None:
         if origin is not None:
             then, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
             trainer.begin_from(*origin, takes_optimizer=then == now)
-            if then != now:  # Adam's moments are averages of past gradients: those of one objective do not fit another.
-                work.say("the optimizer begins anew, for the objective is not that of the checkpoint: grpo.num_own_moves")
+            if then != now:  # Adam's moments are averages of past gradients, here of another objective.
+                work.say("the optimizer begins anew, because grpo.num_own_moves, and so the objective, differs from the checkpoint's")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
 
@@ -87,7 +87,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
         size=num_own,
         first_step=first,
         seed=seed,
-        # Held-out positions are never learned from, wherever they come from.
+        # Self-play never trains on held-out positions.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         num_processes=work.machine.num_threads,
         say=work.say,
@@ -95,13 +95,13 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card, live while it trains or from the stored history: findings, curves and events."""
-    from steps.cards.training import charts  # Altair takes half a second, and most who import a step draw nothing.
+    """Return the card, during training or of the stored output: findings, curves and the newest events."""
+    from steps.cards.training import charts  # Imports Altair (0.5 s), which only a card needs.
 
     report, records, written, num_shown = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS), 40
     events = [(record.step, event) for record in records for event in record.events]
     findings = () if written is None else written.findings
-    if written is None and any(event.name == FINDING for _, event in events):  # There is no output yet.
+    if written is None and any(event.name == FINDING for _, event in events):  # The step still trains, and has no stored findings.
         findings = diagnose(History.of_records(records), Settings.model_validate(seen.settings)).findings
     head = page_part("finetune", seen=seen, ended="" if report is None else report.end, findings=findings)
     tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))

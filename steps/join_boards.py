@@ -1,4 +1,4 @@
-"""Join the units into the dataset: exact quotas of each phase and split, no board twice, and an account of what was left out."""
+"""Join the units into the dataset: an exact quota for each phase and split, no board twice, and a count of each reason to leave one out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ _ROWS_PER_GROUP: Final = 16_384
 
 
 def body(work: Work) -> None:
-    """Write all units as one table with the boards that were asked for, or as many as there are, their games, and a report of the rest.
+    """Write one table of boards, the boards' games, and a report; print a shortage of boards if a run can do with fewer.
 
-    Raises SourceError when there are too few boards of a split and phase, or for a step of training.
+    Raises SourceError if a split and phase, or one training step, would get too few boards.
     """
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
@@ -52,11 +52,11 @@ def body(work: Work) -> None:
         shortage = shortage_text(wanted, missing, report, settings.boards)
         if reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step):
             raise SourceError(f"{shortage}\n{reason}")
-        print(f"{shortage}\nThe run goes on with these: there is less to learn from, and what is measured on them is less certain.")
+        print(f"{shortage}\nThe run continues with these: there is less to learn from, and measurements on them are less certain.")
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
-    # A game met in several units, under other texts, is one game.
+    # Units can hold the same game from different texts: keep the first (the reversed order lets the first index overwrite the later ones).
     first = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)

@@ -1,4 +1,4 @@
-"""Imitate the moves played, and keep the weights with the lowest validation loss."""
+"""Pretrain a network by imitation of the moves played, and keep the weights with the lowest validation loss."""
 
 from typing import Final
 
@@ -31,26 +31,22 @@ STEP: Final = Step(
 
 
 class Imitation(Document):
-    """The report of imitation by a network; losses and entropy in nats, measured at the best step."""
+    """Report of a network's imitation. Losses and entropy, in nats, were measured at the best step."""
 
-    num_positions: int
-    """Positions to imitate."""
+    num_positions: int  # Training positions.
     num_steps: int
-    best_step: int
-    """Step with the lowest validation loss, whose weights are saved."""
-    weights: str
-    """Hash of the saved weights."""
+    best_step: int  # Step with the lowest validation loss, whose weights are saved.
+    weights: str  # Hash of the saved weights.
     learning_rate: float
     train_loss: float
     validation_loss: float
-    top1: float
-    """Fraction of the validation boards whose move played is the likeliest move."""
+    top1: float  # Fraction of validation boards in which the played move is the policy's likeliest move.
     top5: float
     entropy: float
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss, and how imitation ended."""
+    """Write the policy with the lowest validation loss, and the report."""
     settings, boards = work.settings, work.inputs["join_boards"]
     table = read_boards(boards)
     train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
@@ -69,8 +65,7 @@ def body(work: Work) -> None:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: losses, and how well the policy or the model's answers came out."""
-    from steps.cards.training import charts  # Altair takes half a second, and most who import a step draw nothing.
+    from steps.cards.training import charts  # Imports Altair (0.5 s), which only a card needs.
 
     head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS)
     return [head, *charts(seen, "pretrain")]

@@ -26,7 +26,7 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
-    # Its pages name the origin, each output's version, and settings that differ from their defaults.
+    # The pages show the origin, each output's version, and settings that differ from their defaults.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
@@ -38,10 +38,10 @@ _REGRET: Final = "heldout/regret_best"
 
 
 def body(work: Work) -> None:
-    """Write `results.json`, and for people the report and the champion's model card, from the outputs of the other steps."""
+    """Write `results.json`, the report and the champion's model card, from the outputs of the other steps."""
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_document(work.folder / RESULTS, results)
-    results = read_results(work.folder / RESULTS)  # As everybody else reads it, to the order of its keys.
+    results = read_results(work.folder / RESULTS)  # Other readers of the file render the same pages: the order of keys is the file's.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
@@ -51,11 +51,9 @@ def body(work: Work) -> None:
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return the results of a run.
+    """Return the results of a run from its steps' output folders (under any names).
 
-    Args:
-        folders: outputs of its steps, under any names.
-        origin: RUN/STEP that it was resumed from; empty for a new training.
+    `origin` is RUN/STEP of the checkpoint from which the run resumed, or empty for a new training.
     """
     outputs = {manifest["step"]: _Output(folder, manifest) for folder in folders.values() for manifest in [read_json(folder / MANIFEST)]}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
@@ -63,7 +61,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
     candidate = {name: value for record in history if record.step == decision.candidate_step for name, value in record.metrics.items()}
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
     settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
-    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)  # Its form is the kind's own.
+    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)  # Each kind of policy has its own fields.
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
         kind=settings["policy.kind"],
@@ -83,21 +81,18 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
 
 
 class _Output:
-    """The output of a step."""
-
     def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         self.folder, self.manifest, self.parts = folder, manifest, manifest["parts"]
         self.hash = str(manifest["output_hash"])
 
     def report(self, form: type[_Form]) -> _Form:
-        """Return the step's report. Raises as `read_document`."""
         return read_document(self.folder / REPORT, form)
 
 
 def _measured(
     outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
 ) -> Iterator[Measurement]:
-    """Yield what was measured, in the order of the steps; what was not is left out."""
+    """Yield the measurements that exist, in the order of the steps."""
     rules: dict[str, str | None] = {name: settings.get(name, "") for name in _RULES}
     against_engine = rules | {"engine": outputs["select"].parts["inputs"]["engine"]}
     start: dict[str, str | None] = {"pretrained policy": outputs["pretrain"].hash}
@@ -156,8 +151,8 @@ def _rating(name: str, place: Placement | None, yardstick: dict[str, str | None]
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, gain and ladder on one screen, the rest folded; checkpoints and boards are on the card of `select`."""
-    from steps.cards.pages import gain_chart, ladder_chart  # Altair takes half a second, and most who import a step draw nothing.
+    """Return the card: verdict, gain and ladder, then the folded report. The card of `select` has checkpoints and boards."""
+    from steps.cards.pages import gain_chart, ladder_chart  # Imports Altair (0.5 s), which only a card needs.
 
     if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

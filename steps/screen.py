@@ -1,4 +1,4 @@
-"""Decide which checkpoint is the candidate, and fix what the games after that choice need: openings and the previous champion."""
+"""Choose the candidate among the checkpoints, and fix the openings and the previous champion for the games that judge the candidate."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the candidate's step with the trace of its choice, the screening games, all later openings and the previous champion."""
+    """Write the candidate's step, the trace of the choice, the screening games, all later openings and the previous champion's policy."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
     best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
@@ -76,20 +76,20 @@ def body(work: Work) -> None:
 
 
 def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
-    """Return the held-out regret of each checkpoint that is there; one whose measurements are NaN or infinite is no candidate."""
+    """Return checkpoint -> held-out regret of best moves; leave out checkpoints with a measurement that is NaN or infinite."""
     found = {}
     for record in read_history(finetuned):
         best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
-        # Where probabilities are no numbers there may still be a likeliest move, and its regret: that of sampled moves tells.
+        # NaN probabilities can still have a likeliest move with a finite regret; then the regret of sampled moves is NaN.
         if record.step in checkpoints and best is not None and stderr is not None and math.isfinite(best + (sampled or 0.0)):
             found[record.step] = regret_interval(best, stderr)
     return found
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the policy of the registry's champion and return the hash of its weights; None when it is the initial policy.
+    """Copy the registry's champion into the output and return the hash of its weights.
 
-    Then the claim of being better than the initial policy says it all.
+    Return None without a champion, or if the champion is the initial policy: the games against the initial policy then suffice.
     """
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
@@ -104,7 +104,7 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 def _halving(
     work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
 ) -> tuple[HalvingTrace, dict[str, tuple[PlayedGame, ...]]]:
-    """Return the trace of the halving, and its games by match; all candidates of a round share its openings."""
+    """Return the trace of the halving, and match name -> games; all candidates of a round play the same openings."""
     rounds: dict[int, list[str]] = {}
     games: dict[str, tuple[PlayedGame, ...]] = {}
     seed = work.settings.seed
@@ -114,7 +114,7 @@ def _halving(
             rounds[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
         arena.expect(2 * len(rounds[number]), f"{SCREENING} games")
         names = player_names(SCREENING, candidate)
-        # What a language model is asked again draws from a stream of its own in each match.
+        # A language model samples its second answers; each match has its own random stream for them.
         first = candidates[candidate].player(names[0], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "candidate"))
         second = initial.player(names[1], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "initial"))
         result = arena.match(first, second, rounds[number])
@@ -125,7 +125,7 @@ def _halving(
 
 
 def _openings(work: Work, arena: Arena, used: set[str], *, is_previous_played: bool) -> dict[str, list[str]]:
-    """Return the openings of each stage to come; drawn here, one stage after the other, so that no two stages share one."""
+    """Return later stage -> openings; drawing them here, one stage after another, keeps all stages' openings distinct."""
     config = work.settings.selection
     found = {CONFIRMATION: arena.openings(config.num_confirmation_pairs, used, f"{CONFIRMATION} 0")}
     if is_previous_played:

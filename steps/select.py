@@ -1,4 +1,4 @@
-"""Judge the candidate by games that were played after it was chosen, and say which policy may be called the champion."""
+"""Judge the candidate by games played after it was chosen, and choose the champion (to play) and the peak (to resume from)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,40 +65,37 @@ STEP: Final = Step(
 )
 
 
-_PHASE_TOLERANCE: Final = 0.01  # By more than this a candidate's held-out regret may not be shown to have grown in any phase.
+_PHASE_TOLERANCE: Final = 0.01
+"""A candidate is not promoted if its held-out regret is shown to have grown by more than this (win probability) in any phase."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Contest:
-    """The candidate, its own start, and the games that both have played."""
+    """The candidate, the initial policy (pretrained, before GRPO), and the games that judge them."""
 
-    step: int
-    """Step of the candidate."""
+    step: int  # The candidate's checkpoint.
     candidate: Competitor
     initial: Competitor
     screened: Screened
-    played: Mapping[str, MatchResult]
-    """Stage -> match; the previous champion's only if it was played."""
-    ladder_games: tuple[PlacedGames, PlacedGames]
-    """The candidate's and the start's games against the ladder, by the same opponents and openings."""
-    places: tuple[Placement, Placement]
-    """The candidate's and the start's place by these games."""
+    played: Mapping[str, MatchResult]  # Stage -> match; a previous champion is not always played.
+    ladder_games: tuple[PlacedGames, PlacedGames]  # Candidate's and initial policy's games, against the same rungs from the same openings.
+    places: tuple[Placement, Placement]  # Candidate's and initial policy's ratings from these games.
     gain: LadderGain
 
     @property
     def confirmed(self) -> MatchResult:
-        """The games that decide."""
+        """Match between candidate and initial policy with best moves: the games that decide."""
         return self.played[CONFIRMATION]
 
     def against_start(self) -> dict[int, Estimate]:
-        """Return checkpoint -> score; of the candidate the confirmation counts: its screening games are those that it was chosen by."""
+        """Return checkpoint -> score against the initial policy, for the candidate from later games than those that chose it."""
         return {entry.candidate: entry.so_far for entry in self.screened.screening} | {self.step: self.confirmed.interval()}
 
 
 def body(work: Work) -> None:
-    """Write the champion's policy, the peak's whole checkpoint, all games, and the decision with all it rests on.
+    """Write the champion's policy, the peak's checkpoint, all games, and the decision with its measurements.
 
-    Where no checkpoint could play there is a verdict too: the pretrained policy is champion and peak.
+    If no checkpoint could play, the pretrained policy is champion and peak.
     """
     screened, pretrained = read_document(work.inputs["screen"] / REPORT, Screened), work.inputs["pretrain"]
     if screened.candidate_step is None:
@@ -122,14 +119,14 @@ def body(work: Work) -> None:
 
 
 def _contest(work: Work, screened: Screened, step: int) -> _Contest:
-    """Return the games of the candidate: those that tasks have played, and those against the ladder, played now."""
+    """Read the games that tasks of `confirm` have played, and play those against the ladder."""
     openings = screened.openings
     stages = [stage for stage in FRESH if stage in openings]
     played: dict[str, MatchResult] = {stage: _match(work, stage, step, openings[stage]) for stage in stages}
     ladder = read_ladder(work.inputs["calibrate"])
     candidate = open_policy(checkpoint(work, step), work.device, settings=work.settings)
     initial = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
-    # Equal streams too where they are asked again, so that equal policies play equal games.
+    # Both policies share one random stream for a language model's second answers, so equal policies play equal games.
     players = [
         policy.player(name, temperature=None, seed=work.settings.seed, stream=("asked again", LADDER))
         for policy, name in zip((candidate, initial), player_names(LADDER, step), strict=True)
@@ -156,7 +153,7 @@ def _contest(work: Work, screened: Screened, step: int) -> _Contest:
 
 
 def _match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchResult:
-    """Return a match from the shares that tasks have played, in the order of its openings."""
+    """Join the tasks' shares of a stage into one match, in the order of its openings."""
     parts = [read_document(folder / CACHED_GAMES, SharedGames).root for folder in work.parts]
     games = sorted((game for part in parts for game in part.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
@@ -168,7 +165,7 @@ def _adjudicated(names: tuple[str, str], games: Sequence[PlayedGame]) -> MatchRe
 
 
 def _decide(work: Work, contest: _Contest) -> Decision:
-    """Return the verdict, and write what the candidate decides on held-out boards."""
+    """Return the verdict, and write the candidate's notable decisions on held-out boards."""
     table, candidate, initial = read_boards(work.inputs["join_boards"]), contest.candidate, contest.initial
     after, before = candidate.scores(table), initial.scores(table)
     candidate.write_decisions(work.folder, table, before=initial)
@@ -189,7 +186,7 @@ def _decide(work: Work, contest: _Contest) -> Decision:
 
 
 def _write_games(work: Work, contest: _Contest) -> None:
-    """Write all games as PGN, and a viewer of the confirmation games that are worth looking at."""
+    """Write all games as PGN, and a viewer of the notable confirmation games."""
     machine, confirmed = work.machine, contest.confirmed
     policies = (contest.candidate.move_probabilities, contest.initial.move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
@@ -207,14 +204,13 @@ def _write_games(work: Work, contest: _Contest) -> None:
 
 
 def _screening(work: Work, screened: Screened) -> list[MatchResult]:
-    """Return the matches of the screening in the order in which they were played."""
+    """Return the screening's matches in the order of play."""
     games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
     return [_adjudicated(player_names(SCREENING, step), games[match]) for match, step in played.items()]
 
 
 def _selection(contest: _Contest, decision: Decision) -> Selection:
-    """Return the decision with what it rests on."""
     scores, played, (place, place_of_initial) = contest.against_start(), contest.played, contest.places
     peak = peak_step(scores)
     return Selection(
@@ -236,7 +232,7 @@ def _selection(contest: _Contest, decision: Decision) -> Selection:
 
 
 def _metrics(contest: _Contest) -> dict[str, float]:
-    """Return what is logged: scores, gains and ratings with their intervals, and the candidate's held-out regret."""
+    """Return scores, gains and ratings with their intervals, and the candidate's held-out regret."""
     names = {CONFIRMATION: "best", SAMPLED: "sampled", PREVIOUS: "previous"}
     place, place_of_initial = contest.places
     found = {
@@ -251,8 +247,8 @@ def _metrics(contest: _Contest) -> dict[str, float]:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, checkpoints with the peak ringed, boards, and games to click through; `report` has gain and ladder."""
-    from steps.cards.pages import checkpoint_charts, decision_boards  # Altair takes half a second, and most who import a step draw nothing.
+    """Return the card: verdict, checkpoints, boards, games. The card of `report` has gain and ladder."""
+    from steps.cards.pages import checkpoint_charts, decision_boards  # Imports Altair (0.5 s), which only a card needs.
 
     if (decision := seen.document(Selection)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

@@ -1,4 +1,4 @@
-"""The first step: look at all that can be looked at before any work, and begin the record of the run."""
+"""The first step: check all that the run needs, and begin the run's record."""
 
 import json
 import os
@@ -19,29 +19,28 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10
-"""Runs whose records are read for the time that a run takes."""
+_NUM_TIMED: Final = 10  # Latest runs whose times give the estimate of this run's time.
 
 
 def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
-    """Look at all that the run needs, begin its record, and return what the other steps need.
+    """Check all that the run needs, begin the run's record, and return the facts that the other steps need.
 
     Args:
-        given: what the text of the settings says: the whole `settings`, and the `keys` that it lays over a preset.
+        given: `settings`, the complete settings, and `keys`, the keys that the user's text changes in a preset.
         run: Metaflow's run id.
-        is_fresh: compute every output again.
-        resume_from: what it resumes from, for `find_origin`; empty for a new training.
+        is_fresh: Compute each output anew instead of reusing the store's.
+        resume_from: Origin of a resumed run, as `find_origin` takes it; empty for a new training.
 
-    Raises PreflightError with the table when something is missing, NotFoundError or ResumeError when there is nothing to resume from.
+    Raises PreflightError with the failed checks, and NotFoundError or ResumeError if the run cannot resume from `resume_from`.
     """
     if is_fresh and resume_from:
-        raise ResumeError("--fresh and --resume-from: a resumed run takes its origin's boards and policy; give only one of the two")
+        raise ResumeError("--fresh and --resume-from: a resumed run reuses its origin's boards and policy; give only one of the two")
     machine, code = Machine.here(), describe_code()
     settings, origin = Settings.model_validate(given["settings"]), None
     if resume_from:
         origin = find_origin(resume_from, launch_of(given["settings"]).preset, machine)
         settings = resumed_settings(origin, given["keys"])
-    # A resumed run takes its origin's boards: the files that those were made from need not be on this machine.
+    # A resumed run takes its origin's boards, so this machine needs no files of games.
     no_files = {"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})}
     checks = preflight(settings if origin is None else settings.model_copy(update=no_files), machine)
     print(f"Preflight\n{table(checks)}", flush=True)
@@ -55,14 +54,14 @@ def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: st
     usual = usual_seconds(runs.newest(_NUM_TIMED), launch.preset)
     job = Job(run=run, settings=plain, code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
     runs.begin_run(_facts(job, launch, settings, code, found=found, tracking=machine.shown_uri))
-    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import, and each process of a run imports this module.
+    from steps.track.publish import SECONDS, publish_all  # Imports MLflow (seconds), which other uses of this module do not need.
 
     publish_all(machine, seconds=SECONDS)
     return job
 
 
 def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, found: Mapping[str, str], tracking: str) -> RunFacts:
-    """Return the facts of a run, and say what it resumes from."""
+    """Return the run's facts, and print the origin of a resumed run."""
     plain, origin = job["settings"], job["origin"]
     tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": found["stockfish"]}
     if origin is None:
@@ -96,7 +95,7 @@ def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, fou
 
 
 def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFacts, found: Mapping[str, str]) -> str:
-    """Return the part of the run's description that never changes, in Markdown: command, settings that differ from a base, machine."""
+    """Return the constant part of the run's description, in Markdown: command, settings that differ from `base`, machine."""
     rows = "\n".join(["| setting | here |", "| --- | --- |", *(f"| `{name}` | {value} |" for name, value in differences.items())])
     dirty = " with uncommitted changes" if code["is_dirty"] else ""
     return f"""## Configuration

@@ -1,1 +1,1 @@
-"""Cards: pictures and numbers of each step, live where it works for long. Pages are pure; `live` and `offline` alone here know Metaflow."""
+"""Cards: charts and numbers of each step, updated during long steps. Only `live` and `offline` import Metaflow."""

@@ -1,4 +1,4 @@
-"""Charts of cards, by altair: lines over steps, histograms, and estimates with their 95 % intervals; all numbers stand beside them."""
+"""Altair charts of the cards: lines over steps, histograms, and estimates with 95 % intervals; tables below show the numbers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,12 @@ from grpo.metrics.table import METRICS
 from grpo.statistics.intervals import Estimate, Unit
 from steps.cards.page import CardPart, page_part
 
-MAX_POINTS: Final = 240
-"""Most points of a line; the whole card is sent again at each refresh."""
+MAX_POINTS: Final = 240  # Most points per line, because each refresh sends the complete card.
 COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Colors of lines, in order; each has a contrast of at least 3 on white and on the dark background."""
+"""Colors of lines, in order, with a contrast of at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
-_FEW: Final = 40
-"""Points of a line that are drawn as they are; of a longer line the EMA is drawn, and its points faint behind it."""
+_FEW: Final = 40  # From this many points on, a line shows its EMA, and its points faintly.
 _NUM_MARKS: Final = 50
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
@@ -43,41 +41,33 @@ _LOOK: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A named line."""
-
     label: str
-    values: "pd.Series[float]"
-    """By step."""
+    values: "pd.Series[float]"  # Indexed by step.
     color: str
     is_dashed: bool = False
     meaning: str = ""
 
     def summary(self) -> list[float | None]:
-        """Return its first, last, lowest and highest value; None where there is none."""
+        """Return the first, last, lowest and highest finite value, or four None."""
         finite = self.values[np.isfinite(self.values)]
         return [None] * 4 if finite.empty else [self.values.iloc[0], self.values.iloc[-1], finite.min(), finite.max()]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart of metrics with the same unit."""
+    """Declaration of a chart: metrics with one unit."""
 
     title: str
-    names: Sequence[str]
-    """Of metrics; where one begins the names of others, it is the whole of which those are parts."""
-    note: str = ""
-    """A sentence on how to read it."""
-    levels: Sequence[str] = ()
-    """Labels of dashed lines across the chart."""
+    names: Sequence[str]  # Metrics. A name that is a prefix of others (`grpo/entropy` of `grpo/entropy/opening`) gets the label "all".
+    note: str = ""  # How to read the chart.
+    levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
-        """Return the chart of a step's history, and its legend, which unfolds to a table.
+        """Return the chart of a history, with a vertical line at each event, and the legend, which unfolds to a table.
 
-        Args:
-            records: the history; where one has an event, a thin vertical line stands.
-            levels: label -> value and color of lines across charts.
+        `levels` is label -> (value, color) of the horizontal lines that figures may show.
         """
-        [unit] = {METRICS[name][0] for name in self.names}  # A chart has one y axis.
+        [unit] = {METRICS[name][0] for name in self.names}  # Fails for metrics with different units.
         lines = [
             Line(
                 label=self._label(name),
@@ -99,15 +89,11 @@ class Figure:
         return "all" if is_whole else name.rpartition("/")[2].replace("_", " ")
 
 
-@debug_mode(False)  # No check against the schema of each point, which takes seconds; tests check whole charts.
+@debug_mode(False)  # Skips Altair's check of each point against the schema, which takes seconds; tests check complete charts.
 def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[int] = ()) -> dict[str, Any]:
-    """Return a chart of lines over steps: of a line with many points the EMA, and its values faint behind it.
+    """Return a chart of lines over steps; a line of many points shows its EMA, and its points faintly.
 
-    Args:
-        title: title of the chart.
-        unit: unit of the y axis.
-        lines: those to draw.
-        marks: steps with events, at which a thin vertical line stands.
+    `unit` is the title of the y axis; `marks` are steps with events, shown as vertical lines.
     """
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
@@ -130,7 +116,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
 
 
 def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
-    """Downsample to at most `MAX_POINTS` points: first and last, and the lowest and the highest of each of equal bins."""
+    """Downsample to at most `MAX_POINTS` points: the first, the last, and the lowest and highest of each of equal bins."""
     if len(values) <= MAX_POINTS:
         return values
     bins = values.groupby(np.arange(len(values)) * (MAX_POINTS // 2 - 1) // len(values))
@@ -145,14 +131,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, found: Histogram) -> dict[str, Any]:
-    """Return a histogram as bars with a color for each class, one on the other.
-
-    Args:
-        title: title of the chart.
-        x: title of the x axis.
-        y: title of the y axis: what is counted.
-        found: the counts.
-    """
+    """Return a histogram of stacked bars with a color per class; `x` and `y` are the titles of the axes."""
     names = found.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + found.width, 9), "y": count}
@@ -177,25 +156,19 @@ def histogram(title: str, x: str, y: str, found: Histogram) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its confidence interval."""
+    """A row of an interval chart."""
 
     label: str
     estimate: Estimate
-    kind: str
-    """How it was measured; each kind has a color of its own."""
-    is_ringed: bool = False
+    kind: str  # Kind of measurement; each kind has its own color.
+    is_ringed: bool = False  # Whether a ring marks the row (the peak).
 
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of estimates with their 95 % intervals as bars on one scale, and the note below it; of none, nothing.
+    """Return a chart of estimates with 95 % intervals as horizontal bars and the note below; empty without estimates.
 
-    Args:
-        title: title of the chart.
-        unit: unit of the scale.
-        intervals: estimates in their order; those with `is_ringed` get a ring.
-        zero: meaning of 0, at which a dashed line stands; empty for no line.
-        note: how to read it.
+    `zero` is the meaning of 0, at which a dashed line stands; empty for no line.
     """
     if not intervals:
         return []
@@ -224,7 +197,7 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
 
 
 def _labels(texts: Sequence[str], side: Any) -> alt.Y:
-    """Return rows with a text at one side of each."""
+    """Return a y axis of rows with one text per row, at one side."""
     axis = alt.Axis(orient=side, labelExpr=f"{json.dumps(texts)}[datum.value]", domain=False, ticks=False, grid=False)
     return alt.Y("row:O", title=None, axis=axis)
 

@@ -1,4 +1,4 @@
-"""The charts of a language model's cards: imitation and GRPO, and some prompts with their answers and graded rewards."""
+"""Charts of a language model's cards, and some prompts with their answers and rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,7 +11,6 @@ from steps.names import ANSWERS
 
 
 def more_parts(seen: Seen) -> list[CardPart]:
-    """Return some prompts with their answers."""
     return [page_part("answers", prompts=seen.read(ANSWERS), tasks=TASKS)]
 
 

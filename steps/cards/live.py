@@ -1,7 +1,4 @@
-"""A step's Metaflow card, updated while the step runs and at its end.
-
-An error in rendering a card is logged in one line and never fails the step.
-"""
+"""A step's Metaflow card, updated during the step and at the end. An error in a card prints one line and never fails the step."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +17,13 @@ Page = Callable[[Seen], Sequence[CardPart]]
 _LEAST_SECONDS: Final = 10.0
 _MOST_SECONDS: Final = 60.0
 _FRACTION: Final = 0.1
-"""Least interval of refreshes, as a fraction of the step's run time: each starts a Metaflow process that takes 1.5 seconds of a core."""
+"""Time between two refreshes as a fraction of the step's run time so far. A refresh starts a Metaflow process: 1.5 CPU seconds."""
 
 
 class LiveCard:
-    """A sink for a step's records that updates the card periodically; after the first failure it stops updating."""
+    """Takes a step's records and updates the step's card from time to time; stops updates after an error in the card."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
-        """Prepare the step's card of this id; the first record draws it."""
         self.seen = Seen(settings)
         self._card_id, self._page = card_id, page
         self._shown: list[Any] = []
@@ -36,22 +32,20 @@ class LiveCard:
         self._is_broken = False
 
     def log(self, record: Record) -> None:
-        """Add a record, and redraw when due."""
         self.seen.records.append(record)
         self._refresh_if_due()
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Update the progress, and redraw when due."""
         self.seen.progress = (done / total if total else 0.0, self._pace.text(done, total, unit))
         self._refresh_if_due()
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
-        """Draw the stored output, computed or reused."""
+        """Draw the stored output."""
         self.seen.folder, self.seen.is_reused = folder, is_reused
         self._draw(self._put)  # Metaflow renders the card once more when the step ends.
 
     def failed(self, why: str) -> None:
-        """Draw what is there below the error that ended the step."""
+        """Draw the error that ended the step, and the records so far."""
         self.seen.failure = why
         self._draw(self._refresh)
 
@@ -76,7 +70,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update the card, in place if its layout is unchanged: Metaflow delays a new layout."""
+        """Update the card; in place if possible, because Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:
@@ -88,5 +82,5 @@ class LiveCard:
             card.clear()
         self._shown = [kind(part) for kind, part in zip(kinds, parts, strict=True)]
         for number, component in enumerate(self._shown):
-            # Metaflow draws six digits at random; of two parts that draw the same, the card would keep one.
+            # Metaflow's default ids are six random digits; of two parts with equal ids the card would lose one.
             card.append(component, id=f"part_{number}")

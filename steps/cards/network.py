@@ -1,4 +1,4 @@
-"""The charts of a network's cards: imitation, and GRPO with its controllers."""
+"""Charts of a network's cards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -11,7 +11,6 @@ from steps.cards.training import CRITICAL, HEALTHY, HELDOUT_REGRET, NO_GAIN, by,
 
 
 def more_parts(seen: Seen) -> list[CardPart]:  # noqa: ARG001
-    """Return an empty list: the charts are all that a network's card has."""
     return []
 
 

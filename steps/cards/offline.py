@@ -1,4 +1,4 @@
-"""Metaflow's blank card without the request of its style sheet for a font of another host. `flows.chess_grpo` names its type."""
+"""Metaflow's blank card without the download of a web font, which the card's style sheet requests. `flows.chess_grpo` names its type."""
 
 import re
 from typing import Any, Final
@@ -10,13 +10,10 @@ _IMPORT: Final = re.compile(r'@import\s*"https?:[^"]*";')
 
 
 class OfflineCard(BlankCard):
-    """A card that shows no more than what was put on it, and needs no network."""
-
     type = "offline"
 
     def render(self, task: Any, components: Any = (), runtime: bool = False) -> str:
-        """Return the page."""
         return _IMPORT.sub("", super().render(task, list(components), runtime))
 
 
-CARDS.append(OfflineCard)  # Where Metaflow looks for the type of a card.
+CARDS.append(OfflineCard)  # Metaflow finds card types in this list.

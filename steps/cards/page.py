@@ -1,4 +1,4 @@
-"""What a card is made of: the state that it shows (a step's records so far, and its stored output), and its parts: HTML and charts."""
+"""Building blocks of cards: the state of a step (`Seen`) that a card shows, and the card's parts, HTML and charts."""
 
 import re
 from collections.abc import Mapping
@@ -24,55 +24,49 @@ _LINE_BREAKS: Final = re.compile(r"\s*\n\s*")
 _SECTION: Final = re.compile(r"<h2>(.*?)</h2>(.*?)(?=<h2>|\Z)", re.DOTALL)
 _Form = TypeVar("_Form", bound=BaseModel)
 
-CardPart = Markup | dict[str, Any]
-"""A part of a card: HTML, or the specification of a chart."""
+CardPart = Markup | dict[str, Any]  # HTML, or the Vega-Lite specification of a chart.
 
 
 @dataclass(slots=True)
 class Seen:
-    """The state of a step so far."""
+    """State of a step so far."""
 
-    settings: Mapping[str, Any]
-    """Settings of the run, as plain data."""
+    settings: Mapping[str, Any]  # Settings of the run, as plain data.
     records: list[Record] = field(default_factory=list)
-    progress: tuple[float, str] | None = None
-    """Which fraction is done, and in words; None before the first progress."""
-    folder: Path | None = None
-    """Folder of the stored output; None before the end."""
-    failure: str = ""
-    """The error that ended the step, and its remedy; empty without one."""
-    is_reused: bool = False
-    """Whether the store already had the output."""
+    progress: tuple[float, str] | None = None  # Fraction done in [0, 1] and a text; None before the first progress.
+    folder: Path | None = None  # Folder of the stored output; None before the end.
+    failure: str = ""  # The error that ended the step, with its remedy.
+    is_reused: bool = False  # Whether the store already had the output.
 
     @property
     def kind(self) -> str:
-        """The kind of the run's policy."""
+        """Kind of the run's policy."""
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the records, of an output that was reused from its file."""
+        """Return the records; for a reused output, from the output's file."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return a document of the output; None if the file is missing. Raises as `read_document`."""
+        """Return a document of the output, or None if the file is missing. Raises CorruptError for a broken document."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
-        """Return the content of a JSON file, or the text of another file of the output; an empty dict if there is none."""
+        """Return the content of a JSON file or the text of another file of the output; an empty dict if the file is missing."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")
 
 
 def page_part(template: str, **facts: Any) -> Markup:
-    """Return the HTML of a template (`NAME.html.j2`) on one line: in Metaflow's Markdown an empty line would end the HTML around it."""
+    """Render the template `NAME.html.j2` on one line, because an empty line ends HTML in Metaflow's Markdown."""
     return _on_one_line(_environment().get_template(f"{template}.html.j2").render(**facts))
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML, its sections folded; HTML in it is shown as text, which Metaflow's own component does not."""
+    """Return Markdown as HTML with folded sections. HTML in the text is escaped; Metaflow's own Markdown component would render it."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
@@ -84,12 +78,12 @@ def _on_one_line(escaped: str) -> Markup:
 
 @cache
 def style() -> Markup:
-    """Return the style sheet, the first part of every card."""
+    """Return the style sheet: the first part of every card."""
     return Markup("<style>{}</style>").format(Markup(" ".join((_FOLDER / "style.css").read_text(encoding="utf-8").split())))  # noqa: S704
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with four digits, a large one with all before its point, a dash for None.
+    """Return a number with four significant digits, without decimals from 1,000 on; "-" for None.
 
     >>> [number_text(value) for value in (None, 12345, 0.123456, 1234.56)]
     ['-', '12,345', '0.1235', '1,235']
@@ -101,6 +95,6 @@ def number_text(value: float | None) -> str:
 
 @cache
 def _environment() -> Environment:
-    found = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # In Metaflow's Markdown that would be a link.
+    found = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Metaflow's Markdown would make a link of "](".
     found.filters["number"] = number_text
     return found

@@ -1,4 +1,4 @@
-"""What cards show of a policy's strength: verdict, checkpoints, ladder, and boards with arrows for its moves and Stockfish's."""
+"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for the policy's and Stockfish's moves."""
 
 import base64
 from typing import Any, Final
@@ -20,17 +20,16 @@ _BEFORE: Final = "#5d6673b0"
 
 
 def gain_chart(decision: Selection) -> list[CardPart]:
-    """Return a chart of the candidate's gain."""
     note = "Adjudicated: games drawn by repetition, fifty moves or the ply cap count for the side that Stockfish finds better."
     bars = [Interval(label, found, "games") for label, found in decision.gains.items()]
     return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return charts of each checkpoint's Elo against the pretrained policy and of its held-out regret; the peak is ringed."""
+    """Return charts of the checkpoints' Elo against the pretrained policy and of their held-out regret; a ring marks the peak."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
-    # The peak is ringed where it was measured: the candidate by the confirmation, others by the screening.
+    # A candidate that is the peak has its ring at the confirmation, another peak at the screening.
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.score)
@@ -48,7 +47,7 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
 
 
 def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
-    """Return a chart of the ladder's rungs and the policies rated on it, from the highest down."""
+    """Return a chart of the ladder's rungs and the rated policies, the highest first."""
     bars = [Interval(each.name, each.rating, "rung") for each in ladder.rungs]
     bars += [Interval(who, place.rating_of_all, "policy, best moves") for who, place in decision.placed.items()]
     bars.sort(key=lambda interval: -interval.estimate.value)
@@ -56,9 +55,9 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return a policy's decisions as boards seen by the player to move; nothing for None.
+    """Return a policy's decisions as boards, seen by the player to move; an empty list for None.
 
-    With an earlier policy's moves beside them, those come first where the two differ most.
+    If the decisions have the moves before GRPO, the most improved and most worsened moves come first.
     """
     if decisions is None:
         return []
@@ -69,7 +68,7 @@ def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart
 
 
 def _figure(decision: NotableDecision) -> dict[str, Any]:
-    """Return a board's picture, whose move is which with its value and the policy's probability, and where to analyze it."""
+    """Return a board's picture, the policy's and Stockfish's moves with value and probability, and the address of an analysis."""
     board = chess.Board(decision.fen)
     valued = {"chosen": decision.chosen, "best": decision.best} | ({"before": decision.before} if decision.before else {})
     moves = {which: chess.Move.from_uci(each.move) for which, each in valued.items()}

@@ -1,4 +1,4 @@
-"""The charts of `pretrain` and `finetune`: each kind of policy has its own figures (`steps.run.kinds`)."""
+"""Charts of `pretrain` and `finetune`; each kind of policy has its own figures (`steps.run.kinds`)."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -15,7 +15,7 @@ CRITICAL: Final = "critical"
 
 
 def charts(seen: Seen, step: str) -> list[CardPart]:
-    """Return the charts of `pretrain` or `finetune` for the policy's kind, and what else the kind shows."""
+    """Return the charts of `pretrain` or `finetune` for the policy's kind, and the kind's further parts."""
     records, critical = seen.history(), float(seen.settings["grpo"]["critical_entropy"])
     levels = {NO_GAIN: (0.0, "#7d8794"), HEALTHY: (HEALTHY_ENTROPY, "#2f9e6e")} | ({CRITICAL: (critical, ALARM)} if critical else {})
     figures = import_module(PARTS[seen.kind].figures)

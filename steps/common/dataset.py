@@ -1,4 +1,4 @@
-"""Reads the dataset that `join_boards` leaves, for all steps behind it."""
+"""Reads the dataset from the output of `join_boards`."""
 
 from io import BytesIO
 from itertools import chain
@@ -17,12 +17,12 @@ _NUM_PREVIEWED: Final = 200
 
 
 def read_boards(folder: Path) -> pa.Table:
-    """Return the joined table of boards. Raises CorruptError for a damaged file."""
+    """Return the table of boards (`BOARD_SCHEMA`). Raises CorruptError for a damaged file."""
     return _read(folder / BOARDS, BOARD_SCHEMA)
 
 
 def preview(path: Path) -> bytes:
-    """Return the first 200 boards of a Parquet file as CSV, without the columns that hold a list for each board."""
+    """Return the first 200 boards of a Parquet file as CSV, without the columns of lists."""
     columns = [field.name for field in BOARD_SCHEMA if not pa.types.is_nested(field.type)]
     rows = next(pq.ParquetFile(path).iter_batches(batch_size=_NUM_PREVIEWED, columns=columns))
     text = BytesIO()
@@ -31,12 +31,12 @@ def preview(path: Path) -> bytes:
 
 
 def read_game_table(folder: Path) -> pa.Table:
-    """Return the joined table of games. Raises CorruptError for a damaged file."""
+    """Return the table of games (`GAME_SCHEMA`). Raises CorruptError for a damaged file."""
     return _read(folder / GAMES, GAME_SCHEMA)
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the keys of all boards and of all positions of their games: no opening of a match may be one of them."""
+    """Return the position keys of all boards and of all positions in their games, which no match may use as openings."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 
@@ -45,4 +45,4 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     try:
         return pq.read_table(path, schema=schema)
     except pa.ArrowInvalid as error:
-        raise CorruptError(f"{path} is damaged ({error}): copy the dataset again, or make it again") from error
+        raise CorruptError(f"{path} is damaged ({error}): copy or compute the dataset again") from error

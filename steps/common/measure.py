@@ -1,4 +1,4 @@
-"""Parts of the steps that play games: an arena, the stages of a selection, and its games as plain data."""
+"""Shared by the steps that play games: an arena, the stages of a selection, and the documents of its games."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -29,23 +29,21 @@ CONFIRMATION: Final = "confirmation"
 PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
-"""The stages of a selection: each has openings of its own, none of them a position of the dataset."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)
-"""Those whose games are shared between tasks; the previous champion is played only where there is one."""
-INITIAL: Final = "initial policy"
-"""Its name as a player."""
+"""Stages of a selection. No two stages share an opening, and no opening is a position of the dataset."""
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages that the tasks of `confirm` share; PREVIOUS only if a previous champion exists.
+INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
 def playing_engines(machine: Machine) -> EnginePool:
-    """Return the engines of matches, one for each thread; none is started yet."""
+    """Return engines for matches, one per thread; each starts at its first search."""
     return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
 
 
 class Arena:
-    """Plays adjudicated games by a run's rules; as a context, it ends its engines."""
+    """Plays and adjudicates games by a run's rules; a context manager that ends its engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Start no engine yet: the first search does. `progress` is told how many games are done, of how many, in words."""
+        """Prepare; engines start at their first search. `progress` takes the number of games done, the number expected, and their label."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)
@@ -58,15 +56,15 @@ class Arena:
         self.pool.close()
 
     def expect(self, num_games: int, unit: str) -> None:
-        """Tell the progress of the games to come from 0: so many, in these words."""
+        """Restart the progress at 0 for this many games, with this label."""
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Return openings from the stream of this name; positions in `exclude` are none, and those looked at are added to it."""
+        """Draw `count` openings (FENs) from the random stream of this name, none in `exclude`, and add their keys to `exclude`."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
-        """Return a match, undecided games adjudicated; a part of a larger match gives index in that match -> opening."""
+        """Play a match and adjudicate its undecided games; for a part of a match, `openings` is index in the match -> opening."""
         before = self._num_done
         result = play_match(
             first,
@@ -80,9 +78,9 @@ class Arena:
         return adjudicate(result, self.pool)
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
-        """Return the games that place players on the ladder, against the same rungs on the same openings, which serve nothing else.
+        """Play the games that rate players on the ladder, all against the same rungs from the same openings.
 
-        A rung draws the same random numbers against each of them, by the opening's place among `openings`.
+        A rung draws the same random numbers against each player, because the numbers depend on the opening's index in `openings`.
         """
         numbers = {opening: number for number, opening in enumerate(openings)}
 
@@ -94,27 +92,27 @@ class Arena:
 
 
 def read_ladder(calibrated: Path) -> Ladder:
-    """Return the ladder that the step `calibrate` left in a folder."""
+    """Return the ladder from the output of `calibrate`."""
     return read_document(calibrated / REPORT, Ladder)
 
 
 def interval_metrics(name: str, estimate: Estimate) -> dict[str, float]:
-    """Return what is logged of a number with its interval."""
+    """Return the metrics of an estimate: value, lower and upper end of the interval."""
     return dict(zip(interval_names(name), (estimate.value, estimate.low, estimate.high), strict=True))
 
 
 def checkpoint(work: Work, step: int) -> Path:
-    """Return the folder of a checkpoint of the fine-tuning."""
+    """Return the folder of a checkpoint in the output of `finetune`."""
     return work.inputs["finetune"] / CHECKPOINTS / checkpoint_name(step)
 
 
 def screening_match(candidate: int, number: int) -> str:
-    """Return what the games of a candidate in a round are called in the output of `screen`."""
+    """Return the key of a candidate's games of a round (from 0) in `ScreeningGames`."""
     return f"{SCREENING}, round {number + 1}: step {candidate}"
 
 
 def player_names(stage: str, candidate: int) -> tuple[str, str]:
-    """Return the names of the candidate and of its opponent in a stage."""
+    """Return the player names of the candidate and the candidate's opponent in a stage."""
     if stage == SAMPLED:
         return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
@@ -128,8 +126,7 @@ class ScreeningGames(RootModel[dict[str, tuple[PlayedGame, ...]]]):
 class SharedGame(PlayedGame):
     """A game of a match that parallel tasks share."""
 
-    pair: int
-    """Index of the game's opening in the match."""
+    pair: int  # Index of the game's opening in the match.
 
     @classmethod
     def of(cls, game: PlayedGame, *, pair: int) -> Self:
@@ -137,8 +134,7 @@ class SharedGame(PlayedGame):
 
 
 class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
-    """`games.json` of `confirm`: stage -> the games that this task has played."""
+    """`games.json` of `confirm`: stage -> this task's games."""
 
 
-PREVIOUS_POLICY: Final = "previous"
-"""Folder of the output of `screen`."""
+PREVIOUS_POLICY: Final = "previous"  # Folder of the previous champion in the output of `screen`.

@@ -1,10 +1,10 @@
-"""The loop around the GRPO trainer: what it saves on the disk, so that a killed run resumes and ends as if there had been no kill.
+"""The loop around the GRPO trainer. It saves checkpoints, so a killed run resumes and ends with the same files as an undisturbed run.
 
-In the progress folder: the journal, `checkpoints/` and, when training is over, the report. A step's line is in the journal before
-its checkpoint is made, so that a checkpoint has all of its history.
+The progress folder holds the journal, `checkpoints/` and, after training, the report. The loop logs a step before it saves the step's
+checkpoint, so every checkpoint has its complete history.
 
-SIGTERM is read between the steps: after the step's own evaluation, if it is due, a checkpoint is saved and the process exits. Before the
-first step, with its imports, the look at its rollout and the first evaluation, and after the last one SIGTERM ends the process at once.
+A SIGTERM during training takes effect after the current GRPO step and that step's measurement: the loop saves a checkpoint and exits.
+Before the first step and after the last step, a SIGTERM ends the process at once.
 """
 
 import math
@@ -49,29 +49,21 @@ from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
-NUM_CHECKPOINTS_KEPT: Final = 12
-"""At most; the best by held-out regret and the newest are never deleted."""
+NUM_CHECKPOINTS_KEPT: Final = 12  # The best by held-out regret and the newest are always kept.
 _REGRET: Final = "heldout/regret_best"
 
 
 class TrainingReport(Training):
     """The report of `finetune`."""
 
-    weights: str
-    """Hash of the evaluation policy's weights at the end."""
+    weights: str  # Hash of the evaluation policy's weights at the end.
 
 
 class TrainingLoop:
-    """Trains for as many steps as the settings say, or until the trainer ends it; resumes where a killed process was."""
+    """Trains for `grpo.num_steps` steps or until the trainer stops; continues after the newest checkpoint of a killed process."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
-        """Prepare the loop.
-
-        Args:
-            work: with the facts that each checkpoint holds: where it comes from.
-            trainer: at the step at which this run begins.
-            heldout: measures the trainer's evaluation policy, as it is now.
-        """
+        """Prepare the loop; `trainer` is at this run's first step, and `heldout` returns metrics of its current evaluation policy."""
         self._work = work
         self._trainer = trainer
         self._config = work.settings.grpo
@@ -82,10 +74,10 @@ class TrainingLoop:
         self._checkpoints = self._folder / CHECKPOINTS
 
     def run(self) -> None:
-        """Train, and put checkpoints, report and findings into the output.
+        """Train, and write checkpoints, report and findings into the output.
 
-        Ends the process with RESUMABLE at a SIGTERM, after a checkpoint of the last finished step. An error leaves the progress folder as
-        it is, and its message says from where the run resumes.
+        Raises SystemExit(RESUMABLE) at a SIGTERM, after saving a checkpoint. An error leaves the progress folder unchanged, and the
+        message names the step at which the run resumes.
         """
         diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
@@ -96,14 +88,14 @@ class TrainingLoop:
             error.args = (f"{error}\nThe same command again (after --fresh: `resume`) resumes from {self._place()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
-        # Links, not moves: until the output is in the store, a kill would lose what was moved.
+        # Links instead of moves: a kill before the output is in the store must not lose checkpoints.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
     def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
-        """Bring trainer, checkpoints and history to the latest point that is whole; without one, to the beginning.
+        """Restore trainer, checkpoints and history at the newest sound checkpoint, or begin anew.
 
-        Raises NotLearnableError at the beginning where nothing could be learned.
+        Raises NotLearnableError at the beginning if the first rollout shows that GRPO could learn nothing.
         """
         known = self._work.history()
         remove_leftovers(self._folder)
@@ -114,16 +106,16 @@ class TrainingLoop:
             self._work.say(f"resuming from {self._place()}")
             self._work.go_on_after(state.step)
             self._work.progress(state.step - self._first, self._config.num_steps, "steps")
-            self._prune()  # The kill may have come before that.
+            self._prune()  # The kill may have come between saving and pruning.
             return
         if known:
-            self._work.say(f"nothing in {self._folder} can be resumed from; starting again")
+            self._work.say(f"no checkpoint in {self._folder} can be resumed; training begins anew")
         diagnosis.refuse(self._trainer.preflight(), step=self._first + 1)
         self._work.progress(0, self._config.num_steps, "steps")
         self._work.log(self._with_measurements(Record(self._first, {})))
 
     def _delete_damaged(self, *, last: int) -> None:
-        """Warn of all checkpoints that are not whole, or of a step that the journal does not have, and delete those."""
+        """Delete, with a warning, each checkpoint that is damaged or newer than the journal's last step."""
         for folder in checkpoint_folders(self._checkpoints):
             try:
                 verified_manifest(folder)
@@ -146,7 +138,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # Before the checkpoint: a run that goes on from it then says the same lines in the same order.
+                # Logged before the checkpoint, so a resumed run logs the same lines in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or is_told():
@@ -157,22 +149,22 @@ class TrainingLoop:
 
     def _is_over(self) -> bool:
         report = self._folder / REPORT
-        # Written before the last checkpoint: a run may have resumed from an earlier one.
+        # The report precedes the last checkpoint; after a kill between them, training continues at an earlier checkpoint.
         return report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
 
     def _with_measurements(self, record: Record) -> Record:
-        """Return the record with what the evaluation policy is like now, on held-out boards."""
+        """Return the record with the evaluation policy's held-out metrics."""
         return replace(record, metrics={**record.metrics, **self._heldout()})
 
     def _save(self) -> None:
-        """Save a checkpoint, and delete those that are too many."""
+        """Save a checkpoint, and delete surplus checkpoints."""
         state = self._trainer.state(self._work.facts)
         save_checkpoint(self._checkpoints, self._trainer.evaluation_policy, state)
         self._prune()
         self._work.saved()
 
     def _prune(self) -> None:
-        """Delete the checkpoints that are too many, and of those that SIGTERM left between two measurements all but the newest."""
+        """Keep the `NUM_CHECKPOINTS_KEPT` best measured checkpoints and, after a SIGTERM between two measurements, the newest."""
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
         found = ((record.step, record.metrics.get(_REGRET)) for record in self._work.history() if record.step in saved)
         regrets = {step: regret for step, regret in found if regret is not None}
@@ -205,14 +197,14 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:
-        shutil.copy2(source, target)  # A disk without links.
+        shutil.copy2(source, target)  # The disk cannot link files.
 
 
 @contextmanager
 def sigterm_noted() -> Iterator[Callable[[], bool]]:
-    """Only note the first SIGTERM in the block; a second one ends the process at once, and so does the first outside of the block.
+    """Yield a function that returns whether a SIGTERM has arrived. Only the first SIGTERM in the block is held back; a second one kills.
 
-    Gives a function that says whether it came. For a main thread: no other can be told to end.
+    Only the main thread can use this context manager, because Python delivers signals there.
     """
     before, is_told = signal.getsignal(signal.SIGTERM), False
 

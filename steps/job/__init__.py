@@ -1,1 +1,1 @@
-"""Carries a step: the task that runs it, the run that it resumes from, the checks before a run."""
+"""Running a step: the task that runs it, the origin of a resumed run, the checks before a run."""

@@ -1,4 +1,4 @@
-"""What a run needs, looked at before any work: one table, with a remedy for each thing that is missing."""
+"""Checks before a run: one table, with a remedy for each thing that is missing."""
 
 import os
 import platform
@@ -39,11 +39,11 @@ _SHOWN: Final = 5
 
 
 class PreflightError(PlainError, RuntimeError):
-    """Something that the run needs is missing or wrong; the message has the remedy, that of a run all in a table."""
+    """Something that the run needs is missing or wrong; the message has the remedy."""
 
 
 class PassingError(PlainError, RuntimeError):
-    """Something is not as it should be, and may pass; the run goes on without it."""
+    """Something fails that may work later; the run continues without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,13 @@ class PreflightCheck:
     """One line of the table."""
 
     what: str
-    is_fine: bool
-    detail: str
-    """What was found, or what is wrong and how to fix it."""
-    is_warning: bool = False
-    """Whether something is wrong that may pass, and stops no run."""
+    is_fine: bool  # Whether a run can start; also true for a warning.
+    detail: str  # The result, or the fault and its remedy.
+    is_warning: bool = False  # Whether something fails that may work later.
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
-    """Return the checks; with `read_only` the store is not written to."""
+    """Return the checks that precede a run; with `read_only` nothing is written to the store."""
     looks: dict[str, Callable[[], str]] = {
         "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
@@ -79,7 +77,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Return all checks for a run with these settings, without changing anything; for invalid settings, those that do not need them."""
+    """Return all checks of `doctor`, which change nothing. For invalid settings the checks use the defaults."""
     usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
@@ -94,7 +92,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
 
 
 def tried(what: str, look: Callable[[], str]) -> PreflightCheck:
-    """Return what a look has found, or its error, which says how to fix it."""
+    """Return the line of a check: its result, or its error, which has the remedy."""
     try:
         return PreflightCheck(what, is_fine=True, detail=look())
     except PassingError as warning:
@@ -119,7 +117,7 @@ def _engine(settings: Settings, machine: Machine) -> str:
 def _disk(machine: Machine) -> str:
     try:
         existing = next(path for path in (machine.home, *machine.home.parents) if path.exists())
-        with tempfile.TemporaryFile(dir=existing) as probe:  # An anonymous file.
+        with tempfile.TemporaryFile(dir=existing) as probe:
             probe.write(b"probe")
     except OSError as error:
         raise PreflightError(f"{machine.home} is not writable ({error.strerror}); set CHESS_GRPO_HOME to a writable folder") from error
@@ -132,11 +130,11 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse an address or account that cannot be right; warn of a store that is away, which is logged to when it is back."""
+    """Refuse a wrong address or account; only warn if the tracking store is away, because the run can be logged later."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
-            f"{machine.shown_uri} is a file of this container, which is not persistent; set MLFLOW_TRACKING_URI, where the run is launched,"
-            " to the address of an MLflow server (docs/aws.md)"
+            f"{machine.shown_uri} is a file in this container, and is lost with the container. Where you launch the run, set"
+            " MLFLOW_TRACKING_URI to the address of an MLflow server (docs/aws.md)"
         )
     from steps.track.outages import TrackingAwayError, TrackingRefusedError, WrongAddressError, address_fault, failures_of
 
@@ -144,9 +142,9 @@ def _tracking(machine: Machine) -> str:
         raise PreflightError(f"MLFLOW_TRACKING_URI: {fault}")
     if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
         raise PreflightError(
-            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs: leave name and password out of it, and set"
-            " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN (for a database, what its driver reads, such"
-            " as PGUSER and PGPASSWORD)"
+            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs. Set MLFLOW_TRACKING_USERNAME and"
+            " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead; for a database, its driver's variables, such as PGUSER and"
+            " PGPASSWORD"
         )
     from steps.track.client import TrackingStore  # MLflow takes seconds to import.
 
@@ -157,12 +155,12 @@ def _tracking(machine: Machine) -> str:
     except (TrackingRefusedError, WrongAddressError) as error:
         raise PreflightError(str(error)) from None
     except TrackingAwayError as error:
-        raise PassingError(f"{error}: the run goes on, and is logged later") from None
+        raise PassingError(f"{error}: the run continues, and is logged later") from None
     return machine.shown_uri
 
 
 def _store(machine: Machine, *, read_only: bool) -> str:
-    """Write and read a small record; or only ask for it."""
+    """Write and read a small record, except with `read_only`."""
     if read_only:
         return f"{machine.store}: it is written to when a run starts"
     Store.of(machine).probe()
@@ -176,7 +174,7 @@ def _device(machine: Machine) -> str:
 
 
 def _book(settings: Settings) -> str:
-    """Check that the opening book has enough distinct openings for the step that needs most of them."""
+    """Check that the book has enough distinct openings for the step that needs the most."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
@@ -193,7 +191,7 @@ def _book(settings: Settings) -> str:
 
 
 def _files(names: Sequence[str]) -> str:
-    """Read only the beginning of each file: large files are read once, by the step that needs them."""
+    """Read only the beginning of each file, because reading large files takes long."""
     files = find_files(names)
     if empty := [file.name for file in files if _is_empty(file)]:
         raise PreflightError(f"{', '.join(empty)}: empty; give files with games or positions")
@@ -201,7 +199,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _boards(settings: Settings, machine: Machine) -> str:
-    """Read the games as `build_boards` will, until there are boards enough, and say whether these suffice; no engine is asked."""
+    """Count the boards that `build_boards` would get from the files, without searches, and compare the counts with the settings."""
     wanted, missing, report = _counted(settings, machine)
     if not any(missing.values()):
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
@@ -216,17 +214,17 @@ def _boards(settings: Settings, machine: Machine) -> str:
 
 
 def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
-    """Return whether a run of a preset can go on with the games of these settings."""
+    """Return whether these settings' games suffice for a run of a preset."""
     sizes = {name: getattr(preset.boards, name) for name in ("num_train", "num_validation", "num_heldout", "num_units")}
     wanted, missing, _ = _counted(settings.model_copy(update={"boards": settings.boards.model_copy(update=sizes)}), machine)
     return not refusal(wanted, missing, states_per_step=preset.grpo.states_per_step)
 
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
-    """Return the boards wanted and missing of each split and phase, and what was read."""
+    """Return the wanted and the missing number of boards per split and phase, and the report on the games that were read."""
     config, found, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
-    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # It starts none: only engine games are played.
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine, because files need none.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
@@ -243,19 +241,19 @@ def _is_empty(file: SourceFile) -> bool:
 
 
 def _packages() -> str:
-    """Compare the installed packages with the pins of the lock file, and the lock file with the one that the installer recorded."""
+    """Compare the installed packages with the lock file, and the lock file with the hash that the installer recorded."""
     pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
     if others := [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]:
         shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
         raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
-    recorded = Path(sys.prefix) / "run-lock"  # The hash of the lock that infra/install.sh installed from.
+    recorded = Path(sys.prefix) / "run-lock"  # infra/install.sh writes the hash of its lock file here.
     if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
         raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
     return f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}"
 
 
 def _installed(name: str) -> str | None:
-    """Return the installed version of a package without its local label (such as +cpu); None where it is missing."""
+    """Return a package's installed version without its local label (such as +cpu), or None."""
     try:
         return version(name).partition("+")[0]
     except PackageNotFoundError:

@@ -1,9 +1,9 @@
-"""Resuming from another run's checkpoint: which run, with what settings, and what of it may change.
+"""Resuming from another run's checkpoint (the origin): finds the origin, and applies the settings that a resumed run may change.
 
-A resumed run takes its origin's settings, and of the command only what that changes. Boards, moves and network stay as they are: their
-outputs are the origin's. A checkpoint holds weights and the state of Adam. Adam's moments are averages of past gradients: they outlive
-another number of states, another pace or another weight of a regulariser within some hundred steps, for gradients stay of one size. They
-do not outlive another objective unharmed: there `finetune` begins the optimizer anew.
+A resumed run keeps its origin's settings except for those that the command names. It reuses the origin's boards and pretrained policy, so
+their settings are fixed. A checkpoint holds weights and Adam's moments, which are averages of past gradients. If the number of states, the
+learning rate or a coefficient changes, the moments adapt within some hundred steps, because the gradients' size stays similar. If the
+objective changes, `finetune` begins the optimizer anew.
 """
 
 import json
@@ -29,46 +29,40 @@ from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
-"""Settings that make neither boards nor network, although the steps read them that make these."""
+"""Settings that a resumed run may change although `join_boards` or `pretrain` reads them: they change neither boards nor network."""
 
 
 class ResumeError(PlainError, RuntimeError):
-    """The run cannot resume from there, or not with these settings; the message has the command that works."""
+    """The run cannot resume from this origin, or not with these settings; the message has the remedy."""
 
 
 class Origin(OriginFacts):
-    """The run that a resumed run comes from."""
+    """The run from which a resumed run continues."""
 
     settings: dict[str, Any]
-    outputs: dict[str, StepOutput]
-    """By step; the parts of the dataset are the dataset."""
-    known: dict[str, str]
-    """A line each for `data`, `verdict` and `findings` of the run, as far as it had come."""
+    outputs: dict[str, StepOutput]  # By step.
+    known: dict[str, str]  # One line each for `data`, `verdict` and `findings`, as far as the origin has them.
 
 
 class Job(TypedDict):
-    """A run, as `start` describes it to all steps: plain data that the flow passes on."""
+    """A run's facts, which `start` passes on to all steps: plain data."""
 
-    run: str
-    """Metaflow's run id, by which its records are found."""
+    run: str  # Metaflow's run id, also the key of the run's records.
     settings: dict[str, Any]
-    code: dict[str, Any]
-    """Commit, dirty flag and locks of the launching checkout, and the run whose outputs nobody else has, if it has such (`--fresh`)."""
-    origin: Origin | None
-    """What the run resumes from."""
-    usual: dict[str, float]
-    """Step -> seconds that it took in earlier runs of the preset; empty if there is none."""
+    code: dict[str, Any]  # Commit, dirty flag and locks of the launching checkout; `fresh` is the run id with `--fresh`, else "".
+    origin: Origin | None  # None for a new training.
+    usual: dict[str, float]  # Step -> usual seconds in earlier runs of the preset; empty without such runs.
 
 
 def find_origin(name: str, preset: str, machine: Machine) -> Origin:
-    """Return where a run can resume from.
+    """Return the origin of a resumed run, from the machine's store or else from the registry, which has the checkpoints of peaks.
 
     Args:
         name: `peak` or `champion` of the preset, a version, RUN (its peak) or RUN/STEP.
-        preset: whose registered model an alias is of.
-        machine: its store is searched, and else the registry, which has the peak's checkpoint.
+        preset: Preset whose registered model has the aliases.
+        machine: Machine with the store and the registry's address.
 
-    Raises NotFoundError when there is no such policy, run or checkpoint; ResumeError when the run ended before it had what is needed.
+    Raises NotFoundError without such a policy, run or checkpoint; ResumeError if the origin lacks an output that a resumed run needs.
     """
     store, found = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if found.run is None:
@@ -76,7 +70,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         if found.part != PEAK:
             raise ResumeError(
                 f"--resume-from {name} is a {found.part}, which has no checkpoint in MLflow: resume from {found.version.preset}/{PEAK}, or"
-                f" where CHESS_GRPO_STORE has run {found.run_id}"
+                f" set CHESS_GRPO_STORE to the store that has run {found.run_id}"
             )
         from steps.track.registry import fetch_origin  # MLflow takes seconds to import.
 
@@ -89,19 +83,19 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(found.run_id, found.run.places)
                 raise ResumeError(f"--resume-from {name}: run {found.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # The parts of the dataset are the dataset.
+    outputs["build_boards"] = outputs["join_boards"]  # The joined dataset stands for its parts.
     if found.version is not None and "/" not in name:
-        name = f"{found.version.preset}/{name}"  # The command that starts an equal run need not name the preset otherwise.
+        name = f"{found.version.preset}/{name}"  # The printed command works without the preset, too.
     origin = Origin(name=name, run=found.run_id, step=found.policy_step, settings=dict(settings), outputs=outputs, known=known)
-    policy_facts(store.open(outputs["pretrain"]))  # It raises where this code numbers moves otherwise.
+    policy_facts(store.open(outputs["pretrain"]))  # Raises IncompatibleError if this code numbers moves differently.
     origin_checkpoint(origin, store)
     return origin
 
 
 def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
-    """Return the origin's settings, changed by the keys that the command gives (nested, from `split_settings`).
+    """Return the origin's settings, changed by the command's keys (nested, from `split_settings`).
 
-    Raises ResumeError, with the command that works, when boards, moves or network would be others.
+    Raises ResumeError, with the command that works, if the keys change boards, moves or network.
     """
     settings = settings_over(origin["settings"], given)
     changed = _changed(origin, settings)
@@ -113,7 +107,7 @@ def resumed_settings(origin: Origin, given: Mapping[str, Any]) -> Settings:
         raise ResumeError(
             f"--resume-from {origin['name']}: a resumed run has the boards, the moves and the network of run {origin['run']}:\n"
             + "\n".join(lines)
-            + f"\nWithout these it works: {_command(origin['name'], rest)}"
+            + f"\nWithout these changes it works: {_command(origin['name'], rest)}"
         )
     return settings
 
@@ -124,14 +118,14 @@ def resumed_command(origin: Origin, settings: Settings) -> str:
 
 
 def changes(origin: Origin, settings: Settings) -> dict[str, str]:
-    """Return dotted name -> "before -> after" of the settings that differ from the origin's."""
+    """Return the settings that differ from the origin's: dotted name -> "before -> after"."""
     return {name: f"{_shown(then)} -> {_shown(now)}" for name, (then, now) in _changed(origin, settings).items()}
 
 
 def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
-    """Return the verified checkpoint to resume from, and what a version says of it; none for the pretrained policy.
+    """Return the folder and the hash of the verified checkpoint to resume from; (None, "") for the pretrained policy.
 
-    Raises NotFoundError, with the steps that there are, for a step whose checkpoint was never written or was deleted by retention.
+    Raises NotFoundError, with the existing checkpoints, if the step's checkpoint was never written or was deleted later.
     """
     if origin["step"] == PRETRAINED_STEP:
         return None, ""
@@ -142,14 +136,14 @@ def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
 
 
 def taken_over(origin: Origin | None, step: str) -> StepOutput | None:
-    """Return the origin's output of a step, not verified; None for a step that the run does by itself."""
+    """Return the origin's output of an inherited step, not verified; None for a step that the run computes."""
     if origin is None or not step_of(step).is_inherited:
         return None
     return StepOutput(**{**origin["outputs"][step], "reused": True})
 
 
 def _changed(origin: Origin, settings: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return dotted name -> the origin's value, None where it has none, and that of these settings, where they differ."""
+    """Return the settings that differ: dotted name -> (origin's value or None, new value)."""
     before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
     return {name: (before.get(name), now) for name, now in after.items() if before.get(name) != now}
 

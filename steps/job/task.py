@@ -1,4 +1,4 @@
-"""Runs a step: its output comes from the store if its version is there, else from its body; records and trackers are told which."""
+"""Runs a step of the flow: takes its output from the store, or computes it by the step's body, and records the attempt."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,15 +31,13 @@ from steps.track.trackers import sending
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard
 
-_UNPLAYED: Final = "cannot be played"
-"""Stands in a version for the hash of such a champion."""
-_MAX_REASON: Final = 1_500
-IN_LOG: Final = "the task's log has the message"
-"""The end of a recorded reason that is not the message of a PlainError."""
+_UNPLAYED: Final = "cannot be played"  # Replaces the champion's hash in a version if the champion cannot be played.
+_MAX_REASON: Final = 1_500  # Characters.
+IN_LOG: Final = "the task's log has the message"  # End of a recorded error that is not a PlainError.
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
-    """Return the parts of the fan-out over `boards` or over games of the `selection`; a resumed run has no boards to build."""
+    """Return the parallel tasks of `build_boards` (section "boards") or `confirm`; a resumed run, which builds no boards, has one."""
     settings = job["settings"]
     count = int(settings["resources"]["num_tasks"])
     if section == "boards":
@@ -48,12 +46,12 @@ def parts(job: Job, section: str) -> list[dict[str, int]]:
 
 
 def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
-    """Return a step's output: the origin's, the store's if its version is there, or a new one.
+    """Return a step's output: inherited from the origin, found in the store by its version, or computed.
 
     Args:
-        step: the step.
-        flow: has the run as `job`, the outputs of the step's inputs as `STEP_output` and, in a parallel task, its part as `input`.
-        parts: of a step that joins parallel tasks, their outputs.
+        step: The step's declaration.
+        flow: Metaflow's flow, with the attributes `job`, `NAME_output` of each input step and, in a parallel task, `input` (its part).
+        parts: Outputs of the parallel tasks that the step joins.
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
@@ -76,7 +74,7 @@ class _Task:
         self.job: Job = flow.job
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
-        # The code of this task: a run that is resumed may have another than it was launched with.
+        # This task's code: after `resume` it may differ from the code that launched the run.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
         self.taken_over = taken_over(self.job["origin"], step.name)
@@ -92,14 +90,13 @@ class _Task:
 
     @cached_property
     def version(self) -> StepVersion:
-        """The version of its output."""
         return self._version(self.incumbent[1])
 
     @cached_property
     def incumbent(self) -> tuple[Path | None, str]:
-        """The registry's champion, whom the run's candidate has to beat, and what the version says of it; no folder where it is not played.
+        """The registry's champion, which the candidate must beat: its folder, or None if it is not played, and its entry in the version.
 
-        Where this very step of an earlier run has made it, it is no opponent: the step's output is found again.
+        A champion whose run had this very version of the step is no opponent: the stored output of that run is reused.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
@@ -114,12 +111,12 @@ class _Task:
         except NotFoundError:
             return None, ""
         except PlainError as error:
-            print(f"WARNING: the registry's champion cannot be played, so it stays, unbeaten: {error}", flush=True)
+            print(f"WARNING: the registry's champion cannot be played, so it remains champion: {error}", flush=True)
             return None, _UNPLAYED
         return found.folder, found.weights_hash
 
     def made(self) -> StepOutput:
-        """Return the output of its version, which the body makes if the store does not have it."""
+        """Return the stored output of this version, or compute it by the body."""
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
                 left = self._seconds_left(self.step.name)
@@ -134,7 +131,6 @@ class _Task:
         return making.output
 
     def work(self, folder: Path, making: Making) -> Work:
-        """Return what the body works with."""
         return Work(
             folder=folder,
             settings=declared(self.settings, self.step.reads_for(self.settings.policy.kind)),
@@ -151,7 +147,7 @@ class _Task:
         )
 
     def folders(self) -> dict[OfRun, Path]:
-        """Return the folders of the checkpoint and the champion, as far as the step takes them and they exist."""
+        """Return the folders of checkpoint and champion, if the step declares them and they exist."""
         found = {OfRun.CHAMPION: self.incumbent[0]}
         if OfRun.CHECKPOINT in self.step.of_run and self.job["origin"] is not None:
             found[OfRun.CHECKPOINT] = origin_checkpoint(self.job["origin"], self.store)[0]
@@ -159,9 +155,9 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the attempt and how it ends, while trackers are told of it."""
+        """Record the attempt and its end; trackers log it meanwhile."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # What it takes over keeps its version: the files that the origin was made from need not be on this machine.
+        # An inherited output keeps its version, because this machine need not have the files that a new version hashes.
         version = self.version.version if self.taken_over is None else self.taken_over["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
@@ -175,20 +171,19 @@ class _Task:
                 raise
 
     def show(self, output: StepOutput) -> None:
-        """Draw the card of the output."""
         if self.card is not None:
-            # What was made just now has been verified where it was taken in.
+            # `open` verifies the output; a new output was verified when the store took it.
             folder = self.store.open(output) if output["reused"] else self.store.folder(output["step"], output["version"])
             self.card.finished(folder, is_reused=output["reused"])
 
     def _seconds_left(self, step: str) -> float | None:
-        """Return about how long the run still takes when a step begins."""
+        """Estimate the run's remaining seconds at the beginning of a step."""
         run = Runs(self.store).get(self.job["run"])
         return None if run is None else seconds_left(run, step, self.job["usual"])
 
     @cached_property
     def _seconds_after(self) -> float | None:
-        """About how long the run still takes when this step has ended."""
+        """Estimate of the run's remaining seconds at the end of this step."""
         return self._seconds_left(STEPS[STEPS.index(self.step.name) + 1])
 
     def _version(self, label: str) -> StepVersion:
@@ -202,7 +197,7 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
-        """Yield name -> hash of what the step takes in."""
+        """Yield name and hash of everything in the step's version except settings and code."""
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
         for outside in self.step.outside:
@@ -217,27 +212,27 @@ class _Task:
         for number, part in enumerate(self.parts):
             if not self.step.joins:
                 yield f"part {number}", part["output_hash"]
-            else:  # How many tasks there were changes nothing.
+            else:  # The hashes of all files do not depend on the number of tasks.
                 files: Mapping[str, str] = self.store.manifest(part)["files"]
                 yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
 
     def _live_card(self) -> "LiveCard | None":
-        """Return the card of a step that has one."""
+        """Return the step's card, if it has one."""
         if (page := getattr(import_module(f"steps.{self.step.name}"), "card", None)) is None:
             return None
-        from steps.cards.live import LiveCard  # It imports Metaflow, without which the steps work too.
+        from steps.cards.live import LiveCard  # Imports Metaflow, which a step without a card does not need.
 
         return LiveCard(self.step.name, page, self.job["settings"])
 
 
 def _progress(step: str) -> str:
-    """Return how far the run is, such as "step 5 of 11"."""
+    """Return the step's position in the run, such as "step 5 of 11"."""
     names = STEPS[STEPS.index("start") + 1 : STEPS.index("end")]
     return f"step {names.index(step) + 1} of {len(names)}"
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error's text for pages: the message of a PlainError; of others, which may hold secrets, only the type."""
+    """Return an error's text for pages: a PlainError's message, or the type of another error, whose message may hold secrets."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON]
     if isinstance(error, SystemExit):

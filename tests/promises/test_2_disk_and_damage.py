@@ -176,7 +176,7 @@ def test_where_all_checkpoints_are_damaged_it_starts_anew_and_says_so(driver: Dr
         flip(folder / "state.safetensors")
     log = goes_on(driver, home, whole())
     assert log.count("WARNING") == 2
-    assert f"nothing in {progress_of(home)} can be resumed from; starting again" in log
+    assert f"no checkpoint in {progress_of(home)} can be resumed; training begins anew" in log
 
 
 def test_a_checkpoint_whose_history_is_lost_is_not_gone_on_from(driver: Driver, whole: Callable[..., Result], home: Path) -> None:

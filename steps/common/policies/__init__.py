@@ -1,1 +1,1 @@
-"""Opens a policy folder of either kind as something that plays and is measured."""
+"""Opens a policy folder of any kind as a competitor, which plays and is measured."""

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class Competitor(Protocol):
-    """A policy that plays and is measured."""
+    """A policy that plays games and is measured on held-out boards."""
 
     @property
     def weights(self) -> str:
-        """Hash of the weights; equal for equal numbers."""
+        """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player of sampled moves at a temperature, from the random stream of this name; of best moves for None."""
+        """Return a player that samples moves at a temperature from the random stream of this name, or with None plays best moves."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return the held-out metrics of a dataset's boards."""
+        """Return the held-out metrics on the held-out boards of a table."""
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
-        """Return regret and expected value of each held-out board at T = 1, in the order of the boards."""
+        """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write decisions on held-out boards that are worth looking at, beside those of another policy, if this kind has any."""
+        """Write `decisions.json`, notable moves on held-out boards, compared with the policy `before`; some kinds write nothing."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
-        """Return UCI move -> probability at T = 1 for each board; None for a kind without probabilities of moves."""
+        """Return UCI move -> probability at T = 1 for each board, or None if the kind has no move probabilities."""
 
     def move_finder(self) -> MoveFinder:
-        """Return what finds a move of one board at a time, for UCI and the play page."""
+        """Return an object that chooses moves for one board at a time, for UCI and the play page."""

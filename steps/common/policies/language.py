@@ -1,4 +1,4 @@
-"""A language model as games and measurements meet it; imported only where a policy is one, for transformers takes seconds."""
+"""A language model as a competitor. Imported only for language models, because transformers takes seconds to import."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -25,41 +25,39 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """Return the language model of a folder; `[language]` says how often it is asked in games, and on how many boards it is judged."""
+    """Return a folder's language model; the section `[language]` sets the attempts per move and the number of boards for measurements."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
 class LanguageCompetitor:
-    """A language model, which names its moves in words."""
+    """A language model, which answers with a move in text."""
 
     def __init__(self, policy: LanguagePolicy, rules: LanguageConfig | None) -> None:
-        """Let a policy be asked and judged by these rules, or else by those that it was saved with."""
+        """Prepare; without `rules` the policy's saved settings apply."""
         self.policy = policy
         self._generator = AnswerGenerator(policy, rules or policy.config)
 
     @cached_property
     def weights(self) -> str:
-        """A hash of the weights; of a large model that takes seconds."""
+        """Hash of the weights' values; takes seconds for a large model."""
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return who draws answers at a temperature; for None the best one first, and only what is asked again is drawn."""
+        """Return a player that samples answers at a temperature. With None the first answer is greedy, and only retries are sampled."""
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, and the shares of best answers that are whole and legal."""
+        """Return regret, expected value, and the fractions of greedy answers that are complete and legal."""
         return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
-        """Return regret and expected value, board by board."""
         return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).scores
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
-        """Write none: they are told with the probabilities of moves."""
+        """Write nothing, because a language model has no move probabilities."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> None:
-        """Return None: its answers are texts."""
+        """Return None, because the answers are texts."""
 
     def move_finder(self) -> MoveFinder:
-        """Return what asks about one board at a time."""
         return LanguageMoveFinder(self._generator)

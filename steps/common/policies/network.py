@@ -1,4 +1,4 @@
-"""A network as games and measurements meet it."""
+"""A network as a competitor."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,52 +28,45 @@ _NUM_OF_EACH_KIND: Final = 4
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:  # noqa: ARG001
-    """Return the network of a folder; it reads no settings."""
+    """Return the network of a folder; networks read no settings."""
     return NetworkCompetitor(NetworkPolicy.load(folder, device))
 
 
 class NetworkCompetitor:
-    """A network, which gives every legal move a probability."""
-
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
 
     @property
     def weights(self) -> str:
-        """A hash of the weights: equal for equal numbers."""
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return who plays moves drawn at a temperature, from the random stream of this name; for None the likeliest moves."""
         if temperature is None:
             return BestMovePlayer(self.policy, name)
         return SamplingPlayer(self.policy, name, temperature=temperature, rng=torch_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return what is measured on the held-out boards: regret, expected value, entropy, and agreement with the engine."""
+        """Return regret, expected value, entropy, and agreement with the engine."""
         return heldout_metrics(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
-        """Return regret and expected value board by board, at T = 1, to be paired with those of another policy of this kind."""
         return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
-        """Write the worst and best decisions, and those that differ most from another network's."""
+        """Write the worst and best decisions, and the largest changes from the network `before`."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         other = before.policy if isinstance(before, NetworkCompetitor) else None
         write_document(folder / DECISIONS, notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other))
 
     @torch.no_grad()
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:
-        """Return the probabilities at temperature 1."""
         positions = PositionBatch.from_boards(boards)
         rows = zip(boards, positions.action_ids.tolist(), self.policy.distribution(positions, temperature=1.0).probs.tolist(), strict=True)
         return [
-            # Padding is at the end of a row.
+            # A row's legal moves come first, then padding.
             {action_move(index, board.turn).uci(): row[column] for column, index in enumerate(ids[: board.legal_moves.count()])}
             for board, ids, row in rows
         ]
 
     def move_finder(self) -> MoveFinder:
-        """Return what ranks the legal moves by probability."""
         return PolicyMoveFinder(self.policy)

@@ -1,4 +1,4 @@
-"""Opens the policy of a folder as a competitor, whatever its kind."""
+"""Opens a policy of any kind as a competitor."""
 
 from importlib import import_module
 from pathlib import Path
@@ -12,12 +12,9 @@ from steps.run.kinds import PARTS
 
 
 def open_policy(folder: Path, device: torch.device, *, settings: Settings | None = None) -> Competitor:
-    """Return the policy of a folder.
+    """Return the policy of a folder, on a device.
 
-    Args:
-        folder: Folder with the policy's files.
-        device: Device on which the policy computes.
-        settings: Settings of the run, of which a kind reads its own section; None for the settings that the policy was saved with.
+    A kind of policy with its own section of the settings reads the run's `settings`, or with None the section saved in the folder.
 
     Raises CorruptError or IncompatibleError if the files do not make a policy, PlainError if packages of its kind are missing.
     """
