@@ -23,8 +23,8 @@ from steps.run.work import Work
 class LanguageImitation(Document):
     """Report of `pretrain` for a language model.
 
-    Metrics of the best step stand beside the fields, if there was imitation: `clone_loss`, `clone_validation_loss` and
-    `clone_validation_loss/TASK`, in nats per token.
+    Metrics of the best step stand beside the fields, if there was imitation: `imitation_loss`, `imitation_validation_loss` and
+    `imitation_validation_loss/TASK`, in nats per token.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -65,7 +65,7 @@ def body(work: Work) -> None:
     work.log(Record(num_steps, gate_metrics(rates)))
     policy.save(work.folder)
     write_answers(work.folder, {"cloned": policy}, shown)
-    best = min(records, key=lambda record: record.metrics["language/clone_validation_loss"], default=None)
+    best = min(records, key=lambda record: record.metrics["language/imitation_validation_loss"], default=None)
     report = LanguageImitation(
         model=policy.origin.model,
         commit=policy.origin.commit,

@@ -52,10 +52,10 @@ def imitate(
 
     def validate() -> tuple[float, dict[str, float]]:
         measured = validation_losses(policy, validation_examples)
-        return measured["language/clone_validation_loss"], measured
+        return measured["language/imitation_validation_loss"], measured
 
     for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
-        yield Record(step, {"language/clone_loss": train_loss, **measured})
+        yield Record(step, {"language/imitation_loss": train_loss, **measured})
 
 
 @torch.no_grad()
@@ -66,7 +66,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
             before = totals.get(task, (0.0, 0))
             totals[task] = before[0] + loss.item(), before[1] + count
-    name = "language/clone_validation_loss"
+    name = "language/imitation_validation_loss"
     overall = sum(loss for loss, _ in totals.values()) / sum(count for _, count in totals.values())
     return {name: overall, **{f"{name}/{task}": loss / count for task, (loss, count) in totals.items()}}
 

@@ -49,7 +49,7 @@ def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.
 
     def told(policy: LanguagePolicy, _: object) -> dict[str, float]:
         seen.append(weights_hash(policy))
-        return {"language/clone_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
+        return {"language/imitation_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
 
     monkeypatch.setattr(imitation, "validation_losses", told)
     policy, _ = cloned()
@@ -72,7 +72,7 @@ def test_only_answers_are_learned() -> None:
             count += len(answer)
     for pad in (policy.tokenizer.pad_token, policy.tokenizer.eos_token):
         policy.tokenizer.pad_token = pad
-        assert validation_losses(policy, examples)["language/clone_validation_loss"] == pytest.approx(total / count, rel=1e-5)
+        assert validation_losses(policy, examples)["language/imitation_validation_loss"] == pytest.approx(total / count, rel=1e-5)
     assert policy.pad_id == policy.end_id, "padding that is the end does not hide the end"
 
 
