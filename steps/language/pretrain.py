@@ -64,7 +64,7 @@ def body(work: Work) -> None:
     refuse_unreadable(rates, config, num_steps=num_steps)
     work.log(Record(num_steps, gate_metrics(rates)))
     policy.save(work.folder)
-    write_answers(work.folder, {"cloned": policy}, shown)
+    write_answers(work.folder, {"pretrained": policy}, shown)
     best = min(records, key=lambda record: record.metrics["language/imitation_validation_loss"], default=None)
     report = LanguageImitation(
         model=policy.origin.model,

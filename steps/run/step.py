@@ -46,7 +46,7 @@ class Outside(StrEnum):
     """Files of games, excluded positions, and the engine that plays and labels."""
     BOOK = "book"
     MODEL = "model"
-    """The language model that cloning begins with."""
+    """The language model that imitation begins with."""
     DEFAULTS = "defaults"
     """Defaults of the settings, beside which pages show a run's settings."""
 

@@ -124,5 +124,5 @@ def finetune(job: dict[str, Any]) -> None:
 if __name__ == "__main__":
     # These import what torch and transformers import late.
     torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]).step()
-    LanguagePolicy.load(small_language.cloned_folder(), CPU)
+    LanguagePolicy.load(small_language.pretrained_folder(), CPU)
     serve(finetune)

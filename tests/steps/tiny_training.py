@@ -52,7 +52,7 @@ def prepare(folder: Path) -> None:
     pq.write_table(pa.concat_tables(parts), folder / "boards" / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
     new_policy(TINY, seed=0, device=CPU).save(folder / NETWORK)
-    (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
+    (folder / LANGUAGE).symlink_to(small_language.pretrained_folder())
 
 
 def progress_of(home: Path) -> Path:
