@@ -17,7 +17,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    says="Imitate the moves played, keeping the best weights by validation loss; a language model clones answers of the value tables.",
+    says="Imitate the moves played, keeping the best weights by validation loss; a language model imitates answers made from value tables.",
     reads=("seed", "policy", "pretrain"),
     inputs=("join_boards",),
     outside=(Outside.DEVICE, Outside.MODEL),

@@ -17,7 +17,7 @@ _MODEL_FILE: Final = "config.json"
 
 
 def check(settings: Settings) -> str:
-    """Return where the initial model comes from; `pretrain` asks the hub itself. Raises LanguageModelError for a folder without a model."""
+    """Return where the initial model comes from, without asking the hub. Raises LanguageModelError for a folder without a model."""
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:
@@ -30,10 +30,7 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:
-    """Return the hash of the initial model: of the files of a folder, or the hub's commit, which shows that the hub's model has changed.
-
-    Raises LanguageModelError when neither the hub nor its cache has the model.
-    """
+    """Return a hash that changes with the initial model: of a folder's files, or the hub's commit. Raises the error of `hub_commit`."""
     model = settings.language.model
     if model == SMALL:
         return {}
@@ -42,7 +39,7 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that gives the move of the best answer in UCI, without a probability; no move if the answers name no legal move."""
+    """Return a function that gives the best answer's move in UCI, without a probability; no move if no answer names a legal move."""
     from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Transformers takes seconds to import.
     from grpo.language.model.policy import LanguagePolicy
 

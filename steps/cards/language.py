@@ -18,7 +18,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
     "pretrain": (
         Figure(
             "loss per answer token",
-            ("language/clone_loss", *with_parts("language/clone_validation_loss", TASKS)),
+            ("language/imitation_loss", *with_parts("language/imitation_validation_loss", TASKS)),
             "The weights with the best validation loss are saved.",
         ),
     ),

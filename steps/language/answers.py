@@ -1,4 +1,4 @@
-"""Examples of a language model's answers in a step's output: a reader sees what the model writes, which metrics do not show."""
+"""Examples of a language model's answers in a step's output, because metrics do not show what the model writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,32 +14,26 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
-_NUM_SHOWN: Final = 6
-"""Examples of each text task."""
+_NUM_SHOWN: Final = 6  # Examples of each text task.
 _NUM_DRAWN: Final = 64
 
 
 class GradedAnswer(Document):
-    """A policy's greedy answer."""
+    """A policy's greedy answer, perhaps with grades."""
 
-    whose: str
-    """Name of the policy."""
+    whose: str  # Name of the policy.
     text: str
     num_tokens: int
     is_truncated: bool
-    reward: float | None
-    """Total reward with all parts at full weight; None without grades."""
-    parts: dict[str, float]
-    """Name of a part of the reward -> its value; empty without grades."""
+    reward: float | None  # Points, all parts at full weight.
+    parts: dict[str, float]  # Part of the reward -> points.
 
 
 class AnsweredPrompt(Document):
-    """A prompt with the answers of all policies, the latest last."""
-
     task: str
     prompt: str
     target: str
-    answers: tuple[GradedAnswer, ...]
+    answers: tuple[GradedAnswer, ...]  # One of each policy, the latest last.
 
 
 class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
@@ -47,7 +41,7 @@ class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
-    """Return up to `_NUM_SHOWN` examples of each trained text task, determined by boards and seed."""
+    """Return up to `_NUM_SHOWN` examples of each trained text task."""
     num_saved: dict[str, int] = {}
     shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
@@ -63,10 +57,7 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write each policy's greedy answers to the examples' prompts into a folder, with their grades.
-
-    `policies` maps a policy's name to the policy, the latest last. Without `grader`, answers have no grades.
-    """
+    """Write each policy's greedy answers, the latest policy last; without `grader`, answers have no grades."""
     prompts = [example.prompt for example in examples]
     answers: list[list[GradedAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():

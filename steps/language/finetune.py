@@ -1,4 +1,4 @@
-"""Fine-tune a language model by GRPO, in the training loop of all kinds of policy (`steps.common.training_loop`)."""
+"""Fine-tune a language model by GRPO, in the training loop of all kinds of policy."""
 
 import torch
 
@@ -19,11 +19,11 @@ from steps.run.work import Work
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, history, the reason of the end, and answers before and after GRPO. A killed task resumes (`steps.finetune`)."""
+    """Write checkpoints, history, the reason of the end, and answers before and after GRPO."""
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
-    policy.config = language  # Checkpoints keep this run's settings of answers, which games use later.
+    policy.config = language  # Checkpoints keep this run's settings, which games use later.
     reference = policy.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 

@@ -1,4 +1,4 @@
-"""Train a language model by imitation of the answers that the move values give, and check that its answers can be parsed."""
+"""Train a language model by imitation of answers made from the move values, and check that its answers can be parsed."""
 
 from pydantic import ConfigDict
 
@@ -21,33 +21,25 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report of `pretrain` for a language model.
-
-    Metrics of the best step stand beside the fields, if there was imitation: `clone_loss`, `clone_validation_loss` and
-    `clone_validation_loss/TASK`, in nats per token.
-    """
+    """Report of `pretrain`, with the best step's metrics as further fields: `imitation_loss`, `imitation_validation_loss[/TASK]`."""
 
     model_config = ConfigDict(extra="allow")
 
     model: str
     commit: str | None
     num_parameters: int
-    num_tokens: int
-    """Size of the vocabulary."""
+    num_tokens: int  # Size of the vocabulary.
     num_steps: int
-    best_step: int
-    """Step with the lowest validation loss, whose weights are saved; 0 without imitation."""
-    weights: str
-    """Hash of the saved weights."""
-    parse_rates: dict[str, ParseRate]
-    """Task -> fraction of sampled answers that can be parsed."""
+    best_step: int  # Step of the lowest validation loss, whose weights are saved; 0 without imitation.
+    weights: str  # Hash of the saved weights.
+    parse_rates: dict[str, ParseRate]  # By text task.
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss and a report with the parse rates.
+    """Write the policy with the lowest validation loss and a report with the parse rates. After an error the folder has no policy.
 
-    Raises UnreadableError if a parse rate is too low, NonFiniteError if a weight is NaN or infinite, TooLongError before imitation if a
-    prompt and an answer exceed the model's context. After an error the folder has no policy.
+    Raises UnreadableError if a parse rate is too low, NonFiniteError if a weight is not finite, TooLongError (before imitation) beyond the
+    model's context.
     """
     settings, table = _seen_by_imitation(work.settings), read_boards(work.inputs["join_boards"])
     config, num_steps = settings.language, settings.pretrain.num_steps
@@ -64,8 +56,8 @@ def body(work: Work) -> None:
     refuse_unreadable(rates, config, num_steps=num_steps)
     work.log(Record(num_steps, gate_metrics(rates)))
     policy.save(work.folder)
-    write_answers(work.folder, {"cloned": policy}, shown)
-    best = min(records, key=lambda record: record.metrics["language/clone_validation_loss"], default=None)
+    write_answers(work.folder, {"pretrained": policy}, shown)
+    best = min(records, key=lambda record: record.metrics["language/imitation_validation_loss"], default=None)
     report = LanguageImitation(
         model=policy.origin.model,
         commit=policy.origin.commit,
@@ -81,5 +73,5 @@ def body(work: Work) -> None:
 
 
 def _seen_by_imitation(settings: Settings) -> Settings:
-    """Return the settings, with defaults for those that imitation does not read: the policy's folder must not depend on them."""
+    """Return defaults for the settings that imitation does not read, because the policy's folder must not depend on them."""
     return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_pretrain(LANGUAGE))})

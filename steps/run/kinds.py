@@ -58,8 +58,8 @@ PARTS: Final[dict[str, Parts]] = {
                     *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens"),
                     *("language.answers_per_forward", "language.min_parse_rate"),
                 ),
-                shows=("language/clone_loss", "language/clone_validation_loss", "language/parse_rate"),
-                headlines=("language/clone_validation_loss",),
+                shows=("language/imitation_loss", "language/imitation_validation_loss", "language/parse_rate"),
+                headlines=("language/imitation_validation_loss",),
             ),
             "finetune": Variant(
                 module="steps.language.finetune",

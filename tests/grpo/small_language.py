@@ -34,7 +34,7 @@ CONFIG: Final = LanguageConfig(
     environment_share=0.4,
     min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
-_CLONING: Final = PretrainConfig(num_steps=120, batch_size=8, learning_rate=5e-3, steps_per_validation=120)
+_IMITATION: Final = PretrainConfig(num_steps=120, batch_size=8, learning_rate=5e-3, steps_per_validation=120)
 SEED: Final = 7
 _WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}
 _SLOPE: Final = 0.003
@@ -51,8 +51,8 @@ def boards_table(num_train: int = 1_500, num_validation: int = 150, num_heldout:
 
 
 @cache
-def cloned_folder() -> Path:
-    """Return the folder of the cloned model; the first process that asks makes it.
+def pretrained_folder() -> Path:
+    """Return the folder of the model after imitation; the first process that asks makes it.
 
     It lies in the user's cache, under a hash of everything that makes it.
     """
@@ -62,7 +62,7 @@ def cloned_folder() -> Path:
     if not folder.exists():
         policy = load_model(CONFIG, seed=SEED, device=torch.device("cpu"))
         train, validation = (LanguageBoards(boards_table(), split, CONFIG) for split in (Split.TRAIN, Split.VALIDATION))
-        for _ in imitate(policy, train, validation, _CLONING, seed=SEED):
+        for _ in imitate(policy, train, validation, _IMITATION, seed=SEED):
             pass
         with atomic_folder(folder) as made:
             policy.save(made)

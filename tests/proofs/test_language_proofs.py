@@ -1,4 +1,4 @@
-"""A language model on its whole way, as preset `language` has it on fewer boards: cloned, let through, trained by GRPO, and played."""
+"""A language model on its whole way, as preset `language` has it on fewer boards: pretrained, let through, trained by GRPO, and played."""
 
 import math
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ NUM_QUESTIONS = 400
 class Trained:
     settings: Settings
     boards: Path
-    cloned: Path
+    pretrained: Path
     tuned: Path
 
 
@@ -39,14 +39,14 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory, stockfish: str) -> Trained:
     settings = read_settings('preset = "language"\nboards.num_train = 18_000\nresources.num_tasks = 1')
     root = tmp_path_factory.mktemp("language")
-    boards, cloned, tuned = (root / name for name in ("boards", "cloned", "tuned"))
+    boards, pretrained, tuned = (root / name for name in ("boards", "pretrained", "tuned"))
     build_boards.body(work_in(root / "units", settings, stockfish=stockfish))
     join_boards.body(work_in(boards, settings, parts=[root / "units"]))
-    pretrain.body(work_in(cloned, settings, inputs={"join_boards": boards}))
-    work = work_in(tuned, settings, inputs={"join_boards": boards, "pretrain": cloned})
+    pretrain.body(work_in(pretrained, settings, inputs={"join_boards": boards}))
+    work = work_in(tuned, settings, inputs={"join_boards": boards, "pretrain": pretrained})
     finetune.body(work)
     work.write_history()
-    return Trained(settings=settings, boards=boards, cloned=cloned, tuned=tuned)
+    return Trained(settings=settings, boards=boards, pretrained=pretrained, tuned=tuned)
 
 
 def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Trained) -> None:
@@ -60,7 +60,7 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
     last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
     after, before = (
         heldout_reward(policy, asked, grade)
-        for policy in (load_checkpoint(last, CPU, LanguagePolicy)[0], LanguagePolicy.load(trained.cloned, CPU))
+        for policy in (load_checkpoint(last, CPU, LanguagePolicy)[0], LanguagePolicy.load(trained.pretrained, CPU))
     )
     gains = after.rewards - before.rewards
     mean, stderr = gains.mean(), gains.std(ddof=1) / math.sqrt(len(gains))

@@ -245,5 +245,5 @@ if __name__ == "__main__":
             import_module(f"steps.{name}")
     else:
         small, policy = import_module("small_language"), import_module("grpo.language.model.policy")
-        policy.LanguagePolicy.load(small.cloned_folder(), torch.device("cpu"))
+        policy.LanguagePolicy.load(small.pretrained_folder(), torch.device("cpu"))
     serve({"finetune": finetune, "flow": run_flow}[kind], {"resize": resize})

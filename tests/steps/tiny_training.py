@@ -46,7 +46,7 @@ def prepare(folder: Path) -> None:
     pq.write_table(small_language.boards_table(*_NUM_BOARDS), folder / "boards" / BOARDS)
     pq.write_table(GAME_SCHEMA.empty_table(), folder / "boards" / GAMES)
     saved_policy(folder / NETWORK, 0)
-    (folder / LANGUAGE).symlink_to(small_language.cloned_folder())
+    (folder / LANGUAGE).symlink_to(small_language.pretrained_folder())
 
 
 def progress_of(home: Path) -> Path:

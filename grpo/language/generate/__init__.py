@@ -1,1 +1,1 @@
-"""Answer generation: sampling, retries after illegal moves, the player, the UCI search."""
+"""Answer generation: sampling, retries, the player, the UCI search."""

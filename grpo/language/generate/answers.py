@@ -1,8 +1,7 @@
-"""Generation of a language model's answers: greedy, or sampled from the full distribution over the vocabulary.
+"""Generation of answers: greedy, or sampled from the distribution over the whole vocabulary.
 
-The model reads equal prompts, such as a group's, once; their answers start from copies of one key-value cache. Each token is drawn by
-inverse transform sampling with the next number of its prompt's random stream. Therefore an answer does not depend on the other prompts
-of the batch, except by rounding. The returned log-probability of a token comes from the distribution that the token was drawn from.
+The model reads equal prompts, such as a group's, once; their answers start from copies of one key-value cache. The next number of a
+prompt's random stream draws a token (inverse transform sampling), so other prompts change an answer only by rounding.
 """
 
 from collections.abc import Sequence
@@ -22,21 +21,15 @@ class TooLongError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
-    """The model's answer to one prompt."""
-
-    text: str
-    """The answer without the end token."""
-    is_truncated: bool
-    """Whether the answer was cut at `language.max_answer_tokens`."""
+    text: str  # End token left out.
+    is_truncated: bool  # Cut at `language.max_answer_tokens`.
     prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]
-    """The answer with the end token, which a truncated answer lacks."""
-    log_probs: tuple[float, ...] = field(compare=False)
-    """Log-probability of each token in nats, at the sampling temperature; at T = 1 for a greedy answer."""
+    token_ids: tuple[int, ...]  # End token included, unless truncated.
+    log_probs: tuple[float, ...] = field(compare=False)  # Each token's, in nats, at the sampling temperature (greedy: T = 1).
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
-    """Return the greedy answer to each prompt; raises the errors of `sampled_answers`."""
+    """Return greedy answers; raises the errors of `sampled_answers`."""
     return sampled_answers(policy, prompts, temperature=1.0, streams=None)
 
 
@@ -45,14 +38,12 @@ def sampled_answers(
 ) -> list[GeneratedAnswer]:
     """Return an answer to each prompt, sampled at a temperature above 0; without streams, the greedy answer.
 
-    Each prompt has its own stream, which advances by one number per token of the answer.
-
-    Raises NonFiniteError if a logit is NaN or infinite, TooLongError if a prompt and the longest answer exceed the model's context.
+    A prompt's stream advances by one number per token. Raises NonFiniteError if a logit is not finite, and the error of `refuse_too_long`.
     """
     ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
-    # Sorting puts prompts of similar length into one batch, which saves padding, and equal prompts next to each other.
+    # Sorted, a batch has prompts of similar length, which saves padding, and equal prompts side by side.
     order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -65,7 +56,7 @@ def sampled_answers(
 def _written(
     policy: LanguagePolicy, prompts: Sequence[tuple[int, ...]], streams: Sequence[np.random.Generator] | None, temperature: float
 ) -> list[GeneratedAnswer]:
-    """Return the answers to a batch of prompts; generates one token of each answer at a time, up to `language.max_answer_tokens`."""
+    """Return the answers to a batch of prompts, generated one token of each at a time."""
     distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, distinct))
     padded = torch.tensor([[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct], device=policy.device)
@@ -95,7 +86,7 @@ def _written(
 
 
 def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Generator] | None) -> tuple[Tensor, Tensor]:
-    """Return one token per row of logits [rows, vocabulary] and its log-probability, both [rows]; without streams the likeliest token."""
+    """Return a token per row of logits [rows, vocabulary] and its log-probability, both [rows]; without streams the likeliest token."""
     if not bool((logits < torch.inf).all()):  # NaN fails the comparison too.
         raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
     distribution = token_distribution(logits, temperature=temperature)
@@ -120,7 +111,7 @@ def _answer(policy: LanguagePolicy, prompt: tuple[int, ...], written: Sequence[t
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError if a prompt (token ids) and an answer of `language.max_answer_tokens` exceed the model's context."""
+    """Raise TooLongError if a prompt (token ids) and `language.max_answer_tokens` exceed the model's context."""
     num_answer, context, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
     if context is not None and longest + num_answer > context:
         raise TooLongError(

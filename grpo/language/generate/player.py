@@ -1,6 +1,6 @@
 """A language model as a player of matches and as a UCI engine.
 
-If an answer names no legal move, the player asks the model again, up to `language.max_questions` times; then the game is lost.
+The player asks up to `language.max_questions` times for a legal move; then the game is lost.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,9 @@ _RETRY_TEMPERATURE: Final = 1.0  # The training temperature.
 
 
 class AnswerGenerator:
-    """Answers batches of prompts with a language model policy."""
+    """Answers batches of prompts. `config` may differ from the settings that the policy was saved with."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
-        """Store the policy and the settings of answers, which may differ from the settings that the policy was saved with."""
         self.policy = policy
         self.config = config
 
@@ -35,7 +34,6 @@ class AnswerGenerator:
         return [answer.text for answer in greedy_answers(self.policy, prompts)]
 
     def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
-        """Return sampled answers; each prompt has its own random stream."""
         return [answer.text for answer in sampled_answers(self.policy, prompts, temperature=temperature, streams=streams)]
 
 
@@ -44,9 +42,9 @@ def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
 
 
 def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> tuple[chess.Move | None, MoveAnswer]:
-    """Return the best move that an answer names (None if illegal or missing), and the parsed answer.
+    """Return an answer's best move (None if missing or illegal) and the parsed answer.
 
-    `allowed` restricts the moves (UCI); empty allows all legal moves. Castling is written as the king's move of two squares.
+    `allowed` restricts the moves (UCI) unless empty. Castling is the king's move of two squares.
     """
     legal = {move.uci(): move for move in board.legal_moves}
     read = read_move_answer(answer, num_legal=len(legal))
@@ -62,10 +60,9 @@ def moves_with_retries(
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return a reply for each board; a reply has no move if `max_questions` answers in a row named no legal move.
+    """Return a reply for each board, without a move if `language.max_questions` answers named no legal move.
 
     The first answer is sampled at `temperature`; None means greedy. Retries are sampled at T = 1, because a greedy answer would not change.
-    One batch holds all boards that need a retry. Each board has its own stream.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
@@ -93,32 +90,27 @@ def moves_with_retries(
 
 
 class LanguagePlayer:
-    """Plays the moves that a language model names, for a batch of games."""
-
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
-        """Draw one number from `rng`: the root of all games' random streams. `temperature` as in `moves_with_retries`."""
+        """Draw one number from `rng`, the root of all games' streams. `temperature` as in `moves_with_retries`."""
         self.name = name
         self._generator = generator
         self._temperature = temperature
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[Reply]:
-        """Return a reply for each board, with counts of its answers; `games` are the games' numbers."""
+        """Return a reply for each board; `games` are the games' numbers."""
         streams = [self._streams.of(game) for game in games]
         return moves_with_retries(self._generator, boards, temperature=self._temperature, streams=streams)
 
 
 class LanguageMoveFinder:
-    """Chooses moves of the UCI engine with a language model, one board at a time."""
+    """Chooses the UCI engine's moves."""
 
     def __init__(self, generator: AnswerGenerator) -> None:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the named move and a remark with the answer counts.
-
-        Random numbers depend on the seed, the game's number and the ply, so a repeated `go` on the same board gives the same move.
-        """
+        """Return the named move; a repeated `go` gives the same move, because seed, game number and ply name the random stream."""
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())
         (reply,) = moves_with_retries(self._generator, [board], temperature=temperature, streams=[stream], allowed=allowed)

@@ -1,1 +1,1 @@
-"""Learning of a language model: imitation, the parse-rate gate, GRPO, measurements on held-out boards."""
+"""Learning: imitation, the parse-rate gate, GRPO, measurements on held-out boards."""

@@ -1,4 +1,4 @@
-"""Prompts with their answers as padded token ids, and the logits of the answers' tokens. Imitation, scoring and the loss use them."""
+"""Prompts with their answers as padded token ids, and the answers' logits, for imitation, scoring and the loss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,32 +10,23 @@ from torch import Tensor
 from grpo.language.generate.answers import TooLongError
 from grpo.language.model.policy import LanguagePolicy
 
-IGNORED: Final = -100
-"""Padding in `targets`: the index that torch's cross-entropy ignores."""
+IGNORED: Final = -100  # Padding in `targets`; torch's cross-entropy ignores this index.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """R prompts, each followed by its answer.
+    """R prompts, padded on the left, with their answers, padded on the right: all answers begin in one column, as in generation.
 
     Legend: R rows, C columns, T tokens of the longest answer, K tokens of all answers, V tokens of the vocabulary.
-
-    Prompts are padded on the left and answers on the right. Therefore all answers begin in the same column, as in generation.
     """
 
-    input_ids: Tensor
-    """[R, C]. The last token of the longest row is left out, because the model predicts nothing from it."""
-    attention_mask: Tensor
-    """[R, C], 1 for tokens of a prompt or answer, 0 for padding."""
-    targets: Tensor
-    """[R, T], the answers' tokens, then `IGNORED`. The model predicts each token from the column before it."""
+    input_ids: Tensor  # [R, C], without the last token of the longest answer, from which the model predicts nothing.
+    attention_mask: Tensor  # [R, C], 1 for tokens, 0 for padding.
+    targets: Tensor  # [R, T], the answers' tokens, each predicted from the column before, then `IGNORED`.
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
-        """Return a batch, on the policy's device, of prompts and answers given as token ids.
-
-        Raises TooLongError if a prompt and its answer exceed the model's context.
-        """
+        """Return token ids of prompts and answers as a batch on the policy's device. Raises TooLongError beyond the model's context."""
         context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if context is not None and longest > context:
             raise TooLongError(
@@ -60,18 +51,17 @@ class AnswerBatch:
         return len(self.targets)
 
     def select_rows(self, rows: Tensor) -> Self:
-        """Return the batch of the given rows, with the same columns."""
         rows = rows.to(self.targets.device)
         return type(self)(input_ids=self.input_ids[rows], attention_mask=self.attention_mask[rows], targets=self.targets[rows])
 
     @property
     def is_token(self) -> Tensor:
-        """[R, T] bool: False on padding."""
+        """[R, T], False on padding."""
         return self.targets != IGNORED
 
     @property
     def tokens(self) -> Tensor:
-        """[K], the answers' tokens, row after row."""
+        """[K], row after row."""
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:

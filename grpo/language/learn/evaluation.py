@@ -1,7 +1,7 @@
-"""Measurements of a language model on held-out boards: regret of greedy and of sampled answers, rates of readable and legal answers.
+"""Measurements on held-out boards: regret of greedy and sampled answers, rates of readable and legal answers.
 
-A language model gives no distribution over moves, so entropy over moves and the probability of blunders are not measured.
-An answer that names no legal move has value 0, a loss. The model is not asked again, because retries would hide illegal answers.
+A language model has no distribution over moves, so entropy over moves and blunder probability are not measured. An answer without a legal
+move has value 0, a loss, without a retry, which would hide illegal answers.
 """
 
 import math
@@ -26,31 +26,26 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
-_ROOT: Final = 0  # Root of all random streams here, the same for all policies, so that comparisons have less noise.
-_NUM_SAMPLED: Final = 2
-"""Answers sampled for each board, in addition to the greedy answer."""
+_ROOT: Final = 0  # Root of all random streams, the same for all policies, so comparisons have less noise.
+_NUM_SAMPLED: Final = 2  # Answers sampled for each board, beside the greedy answer.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class EvaluationBoards:
-    """N held-out boards with the values of their moves."""
+    """N held-out boards."""
 
     boards: tuple[chess.Board, ...]
-    values: tuple[Mapping[chess.Move, float], ...]
-    """One mapping per board: legal move -> win probability for the mover, by the deeper search of `evaluation.heldout_depth`."""
-    phases: NDArray[np.int64]
-    """[N], index into `PHASES`."""
+    values: tuple[Mapping[chess.Move, float], ...]  # Legal move -> win probability for the mover, at `evaluation.heldout_depth`.
+    phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
     def __len__(self) -> int:
         return len(self.boards)
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
-        """Return `language.num_heldout_boards` held-out boards in the table's order: the first boards of each phase, equally many.
+        """Return `language.num_heldout_boards` held-out boards in the table's order: the first of each phase, equally many if possible.
 
-        If a phase has too few boards, the other phases fill the rest. Positions keep the clocks and move numbers of their games.
-
-        Raises ValueError if the table has no held-out board, or a chosen board has no values of the deeper search.
+        Raises ValueError without a held-out board, or without values of the deeper search for a chosen board.
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
@@ -71,22 +66,17 @@ class EvaluationBoards:
         )
 
     def worth(self, moves: Sequence[chess.Move | None]) -> NDArray[np.float64]:
-        """Return the value of one move per board, [N]; 0 for None."""
+        """Return one move's value per board, [N]; 0 for None."""
         return np.array([0.0 if move is None else values[move] for values, move in zip(self.values, moves, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageEvaluation:
-    """Measurements of a language model on N held-out boards."""
-
     scores: HeldoutScores
-    is_whole: NDArray[np.bool_]
-    """[N], whether every field of the greedy answer can be parsed."""
-    is_legal: NDArray[np.bool_]
-    """[N], whether the greedy answer names a legal move."""
+    is_whole: NDArray[np.bool_]  # [N]: every field of the greedy answer can be parsed.
+    is_legal: NDArray[np.bool_]  # [N]: the greedy answer names a legal move.
 
     def metrics(self) -> dict[str, float]:
-        """Return means over all boards and over each phase's boards, and the rates of readable and legal answers."""
         scores = self.scores
         metrics = {"heldout/parse_rate": float(self.is_whole.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
         for name in ("expected_value", "regret_sampled", "regret_best"):
@@ -101,10 +91,7 @@ class LanguageEvaluation:
 
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
-    """Return regret and rates of the greedy answer and of two answers sampled at T = 1; their mean estimates the expected value.
-
-    Each board has its own random streams, the same for all policies.
-    """
+    """The mean value of `_NUM_SAMPLED` answers, sampled at T = 1, estimates the expected value."""
     prompts = board_prompts(boards.boards)
     best, read = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
     answers = generator.sampled(
@@ -133,24 +120,21 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutReward:
-    """Rewards of a policy's answers to N prompts, sampled at T = 1."""
+    """Rewards of one answer to each of N prompts, sampled at T = 1."""
 
-    rewards: NDArray[np.float64]
-    """[N] points, all parts at full weight."""
-    is_readable: NDArray[np.bool_]
-    """[N], whether every field of the answer can be parsed."""
+    rewards: NDArray[np.float64]  # [N] points, all parts at full weight.
+    is_readable: NDArray[np.bool_]  # [N]: every field can be parsed.
 
     def metrics(self) -> dict[str, float]:
         return {"heldout/reward": float(self.rewards.mean())}
 
 
 def questions(boards: LanguageBoards, count: int) -> list[Example]:
-    """Return `count` examples of a split's boards; equal boards give equal examples."""
+    """Return `count` examples; equal boards give equal examples."""
     return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
 
 
 def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: Grader) -> HeldoutReward:
-    """Return the rewards of one sampled answer per example; all policies use the same random numbers."""
     streams = [numpy_stream(_ROOT, "held-out answers", number) for number in range(len(examples))]
     answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     grades = [grader(example, answer.text) for example, answer in zip(examples, answers, strict=True)]

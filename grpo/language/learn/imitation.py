@@ -1,6 +1,6 @@
-"""Imitation before GRPO: a language model learns to write the answers that the move values give.
+"""Imitation before GRPO: a language model learns to write answers made from the move values.
 
-The loss is the cross-entropy of the answers' tokens and of their end token. Prompts carry no loss.
+The loss is the cross-entropy of the answers' tokens, end token included; prompts carry no loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from grpo.settings.tree import PretrainConfig
 from grpo.train.fitting import fit
 
 _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
-_BETAS: Final = (0.9, 0.98)  # 0.98 instead of AdamW's 0.999, as usual for transformers: the size of their gradients changes fast.
+_BETAS: Final = (0.9, 0.98)  # AdamW's 0.999 is too slow for transformers, whose gradients change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
 _NUM_VALIDATION: Final = 256
@@ -29,7 +29,7 @@ _VALIDATION_BATCH: Final = 64
 def imitate(
     policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
-    """Yield a record at each validation measurement; the policy ends with the weights of the lowest validation loss.
+    """Yield a record at each validation measurement; the policy gets the weights with the lowest validation loss.
 
     Raises NonFiniteError if a loss is not finite, TooLongError if an example exceeds the model's context.
     """
@@ -46,33 +46,33 @@ def imitate(
         return config.learning_rate * _schedule(step, config.num_steps)
 
     def loss(step: int) -> Tensor:
-        # Each step has its own random stream, so a resumed run draws the same batch.
+        # A step has its own random stream, so a resumed run draws the same batch.
         sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
         return sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
 
     def validate() -> tuple[float, dict[str, float]]:
         measured = validation_losses(policy, validation_examples)
-        return measured["language/clone_validation_loss"], measured
+        return measured["language/imitation_validation_loss"], measured
 
     for step, train_loss, measured in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
-        yield Record(step, {"language/clone_loss": train_loss, **measured})
+        yield Record(step, {"language/imitation_loss": train_loss, **measured})
 
 
 @torch.no_grad()
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
-    """Return the mean cross-entropy per token in nats, over all examples and over each task's examples."""
+    """Return the mean cross-entropy in nats per token, over all examples and by task."""
     totals: dict[TextTask, tuple[float, int]] = {}
     for start in range(0, len(examples), _VALIDATION_BATCH):
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
             before = totals.get(task, (0.0, 0))
             totals[task] = before[0] + loss.item(), before[1] + count
-    name = "language/clone_validation_loss"
+    name = "language/imitation_validation_loss"
     overall = sum(loss for loss, _ in totals.values()) / sum(count for _, count in totals.values())
     return {name: overall, **{f"{name}/{task}": loss / count for task, (loss, count) in totals.items()}}
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return summed loss and number of tokens per task. Each task has its own batch, because the tasks' lengths differ."""
+    """Return summed loss and number of tokens of each task; one batch per task, because the tasks' lengths differ."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
@@ -84,6 +84,6 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return the factor of the learning rate at a step, counted from 1: linear warm-up times linear decay to 0."""
+    """Return the learning rate's factor at a step, counted from 1: linear warm-up times linear decay to 0."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

@@ -1,4 +1,4 @@
-"""The gate before GRPO: `pretrain` fails if too few of the model's answers can be parsed, because GRPO would learn nothing."""
+"""The gate before GRPO: `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _SHOWN: Final = 60  # Characters of the example in the message.
 
 
 class UnreadableError(PlainError, RuntimeError):
-    """Too few of a language model's answers can be parsed."""
+    """Too few answers can be parsed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,27 +26,19 @@ class ParseRate:
     """Fraction of readable answers to one task's prompts, sampled at T = 1."""
 
     rate: float
-    low: float
-    """Lower end of Wilson's 95 % interval."""
+    low: float  # Wilson's 95 % interval.
     high: float
-    num: int
-    """Number of answers."""
-    legal_rate: float | None
-    """Fraction of the answers that name a legal best move; None for the environment task."""
-    truncated: float
-    """Fraction of the answers that were truncated; they count as unreadable."""
-    example: str
-    """The first characters of an unreadable answer; of a readable one if all are readable."""
+    num: int  # Answers.
+    legal_rate: float | None  # Fraction of answers with a legal best move; None for the environment task.
+    truncated: float  # Fraction of truncated answers, which count as unreadable.
+    example: str  # Beginning of an unreadable answer; of a readable answer if all are readable.
 
     def __str__(self) -> str:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
-    """Return the parse rate of each text task that the settings train; prompts come from boards drawn without replacement.
-
-    Raises NonFiniteError if a weight is NaN or infinite.
-    """
+    """Return the rate of each text task that the settings train, on random boards. Raises NonFiniteError if a weight is not finite."""
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]
@@ -54,7 +46,6 @@ def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) ->
 
 
 def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
-    """Return the rates by their names in `grpo.metrics.table`."""
     total = sum(rate.num for rate in rates.values())
     metrics = {
         "language/parse_rate": sum(rate.rate * rate.num for rate in rates.values()) / total,
@@ -68,7 +59,7 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError if a task's parse rate is below `language.min_parse_rate` after `num_steps` steps of imitation."""
+    """Raise UnreadableError if a rate after `num_steps` steps of imitation is below `language.min_parse_rate`."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return

@@ -1,4 +1,4 @@
-"""GRPO of a language model: the `Problem` that `Trainer` solves when a policy answers prompts. The loss treats each token as a state.
+"""GRPO of a language model: the `Problem` that `Trainer` solves when a policy answers prompts. Each token is a state of the loss.
 
 Legend: B answers, T tokens of the longest answer, K tokens of all answers of a piece.
 """
@@ -24,18 +24,13 @@ from grpo.train.objective import Batch, InvariantError, Measured, Terms
 
 
 class LanguageProblem:
-    """Groups of graded answers to prompts made from the dataset's boards."""
-
     name = "language"
     is_sequential = True
 
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Freeze the reference policy of the KL terms; no other code may train `reference` or change it.
-
-        `boards` give prompts and the values that grade answers. Warm-ups count from `first_step`.
-        """
+        """Freeze `reference`, the policy of the KL terms, which no other code may change. Warm-ups count from `first_step`."""
         precision = PRECISIONS[settings.grpo.precision]
         self.reference = reference.at_precision(precision)
         self.reference.network.requires_grad_(requires_grad=False)
@@ -46,14 +41,10 @@ class LanguageProblem:
         self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
 
     def states(self, policy: LanguagePolicy, step: int) -> Sequence[Example]:  # noqa: ARG002
-        """Return the examples whose prompts the policy answers in this step."""
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
-        """Sample a group of answers to each prompt.
-
-        Raises NonFiniteError if a logit or a reward is NaN or infinite, InvariantError if sampled and scored log-probabilities differ.
-        """
+        """Raises NonFiniteError for a weight, logit or reward, InvariantError if sampled and scored log-probabilities differ."""
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
         rollout = sampler.rollout(
@@ -72,15 +63,11 @@ class LanguageProblem:
         return rollout
 
     def rollout_metrics(self, rollout: LanguageRollout) -> dict[str, float]:
-        """Return the metrics of a rollout, over all answers and by text task."""
         metrics = answer_metrics(rollout)
         return metrics | {"language/normalized_entropy": metrics["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
-        """Yield the tokens of the answers in `rows`, in pieces for one forward pass each.
-
-        All tokens have equal weight (DAPO, arXiv 2503.14476).
-        """
+        """Yield the tokens of the answers `rows` in pieces of one forward pass, all with equal weight (DAPO, arXiv 2503.14476)."""
         for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
@@ -101,15 +88,15 @@ class LanguageProblem:
             )
 
     def distribution(self, policy: LanguagePolicy, part: Batch[AnswerBatch]) -> MoveDistribution:
-        """Return the distribution over the vocabulary at each token, [K, V]."""
+        """Return each token's distribution over the vocabulary, [K, V]."""
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return the mean entropy of an answer at T = 1, and its bound per token, ln(size of the vocabulary); both in nats."""
+        """Return an answer's mean entropy at T = 1 and its bound per token, ln(size of the vocabulary), in nats."""
         return rollout.entropy, self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
-        """Return the mean KL(policy || reference) of an answer in nats."""
+        """Return an answer's mean KL(policy || reference) in nats."""
         return rollout.kl_reference
 
     def probe(self, _part: Batch[AnswerBatch], terms: Terms, *_others: object) -> dict[str, Tensor]:
@@ -120,8 +107,8 @@ class LanguageProblem:
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing: the step's number determines all random streams."""
+        """Return nothing, because the step determines all random streams."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore nothing, as `state` saves nothing."""
+        """Restore nothing."""

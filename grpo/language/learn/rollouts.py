@@ -1,6 +1,6 @@
-"""One rollout of a language model: groups of graded answers, their exact measures, and metrics.
+"""One rollout of a language model: groups of graded answers, exact measures, metrics.
 
-Legend: N prompts, G answers of a group (all to one prompt), B = N G answers, T tokens of the longest answer.
+Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 """
 
 from collections import Counter
@@ -27,13 +27,10 @@ Grader = Callable[[Example, str], Grades]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradedAnswer:
-    """An answer with its grades and its reward."""
-
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float
-    """The reward that GRPO trains on, in points: the sum of the graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN."""
+    reward: float  # Points that GRPO trains on: sum of the graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
 
     @property
     def text(self) -> str:
@@ -45,65 +42,58 @@ class GradedAnswer:
 
     @property
     def decision(self) -> str | None:
-        """The named best move of the move task, or the text of an answer of the environment task."""
+        """The best move (move task) or the text (environment task)."""
         return self.reading.best if isinstance(self.reading, MoveAnswer) else self.text.strip()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageRollout:
-    """Answers to N prompts; answers to one prompt are neighbors."""
-
-    answers: tuple[GradedAnswer, ...]
+    answers: tuple[GradedAnswer, ...]  # Group after group.
     group_size: int
-    batch: AnswerBatch
-    """The answers as tokens, one answer per row."""
-    sampled: Tensor
-    """[B, T] nats: log-probability of each token when it was sampled; 0 on padding."""
+    batch: AnswerBatch  # One answer per row.
+    sampled: Tensor  # [B, T] nats: a token's log-probability when it was sampled; 0 on padding.
     measures: ExactMeasures
-    is_truncated: Tensor
-    """[B] bool."""
+    is_truncated: Tensor  # [B] bool.
     temperature: float
-    """Sampling temperature."""
-    advantages: Tensor
-    """[B] points: reward minus the group's mean reward. Truncated answers have 0 and do not count in the mean."""
+    advantages: Tensor  # [B] points: reward minus the group's mean. Truncated answers have 0 and do not count in the mean.
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the answers in the loss: all that are not truncated."""
+        """Indices of the answers in the loss, which leaves out truncated answers."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
     def row_weights(self) -> Tensor:
-        """[B], number of tokens of each answer."""
+        """[B], the answers' numbers of tokens."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
     def largest_gap(self) -> float:
-        """Largest difference, in nats, between a token's sampled and its scored log-probability."""
+        """Largest gap, in nats, between a token's sampled and scored log-probability."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
 
     @property
     def entropy(self) -> float:
-        """Mean exact entropy of an answer at T = 1, in nats."""
+        """An answer's mean entropy at T = 1, in nats."""
         return self.measures.of_answers()[0].cpu().mean().item()
 
     @property
     def kl_reference(self) -> float:
-        """Mean exact KL(policy || reference) of an answer, in nats."""
+        """An answer's mean KL(policy || reference), in nats."""
         return self.measures.of_answers()[1].cpu().mean().item()
 
     @property
     def rewards(self) -> Tensor:
-        """[B] points: rewards that GRPO trains on."""
+        """[B] points that GRPO trains on."""
         return torch.tensor([answer.reward for answer in self.answers], dtype=torch.float64)
 
     @property
     def totals(self) -> Tensor:
-        """[B] points: rewards with all parts at full weight."""
+        """[B] points, all parts at full weight."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
 
     def of_task(self, task: TextTask) -> Tensor:
-        """Return which answers belong to a text task, [B] bool."""
+        """Return a mask of the answers, [B] bool."""
         return torch.tensor([answer.example.task == task for answer in self.answers])
 
     def groups(self) -> Iterator[tuple[GradedAnswer, ...]]:
@@ -113,24 +103,15 @@ class LanguageRollout:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerSampler:
-    """Samples and grades a group of answers to each prompt."""
-
     policy: LanguagePolicy
-    reference: LanguagePolicy
-    """The frozen policy of the KL terms."""
+    reference: LanguagePolicy  # Frozen policy of the KL terms.
     grader: Grader
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return a group of answers to each example's prompt.
+        """Return a group of answers to each example's prompt; step and row name an answer's random stream.
 
-        Args:
-            examples: One for each group.
-            temperature: Sampling temperature.
-            content_fraction: Factor in [0, 1] of the reward's chess parts (warm-up).
-            step: Part of the names of the random streams; each answer has its own.
-
-        Raises NonFiniteError if a logit is NaN or infinite, TooLongError if an answer might exceed the model's context.
+        `content_fraction` in [0, 1] multiplies the reward's chess parts (warm-up). Raises the errors of `sampled_answers`.
         """
         policy, size = self.policy, self.settings.grpo.group_size
         repeated = [example for example in examples for _ in range(size)]
@@ -144,7 +125,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Float32 sums of a few float32 rewards are exact in float64 (`group_advantages`), so equal rewards give advantages of exactly 0.
+        # Float32, whose sums are exact in float64 (`group_advantages`), so equal rewards give advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -159,7 +140,7 @@ class AnswerSampler:
 
 
 def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
-    """Return the metrics of a rollout, over all answers and by text task."""
+    """Return the metrics over all answers and by text task."""
     every_answer = torch.ones(len(rollout.answers), dtype=torch.bool)
     by_task = {"": every_answer} | {f"/{task.value}": rollout.of_task(task) for task in TextTask}
     metrics: dict[str, float] = {}
@@ -185,7 +166,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
 
 
 def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
-    """Return the metrics over the answers in `rows`, [B] bool, which must select complete groups."""
+    """Return the metrics of the answers `rows`, [B] bool: complete groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     read = [answer.reading for answer in answers]
@@ -204,12 +185,12 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of a group's answers that make its most frequent decision."""
+    """Return the fraction of a group's most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 
 def _reward_parts(rollout: LanguageRollout) -> dict[str, float]:
-    """Return the mean of each part of the reward over the answers whose text task has this part."""
+    """Return each part's mean over the answers that have the part."""
     values_by_part: dict[str, list[float]] = {}
     for answer in rollout.answers:
         for part, value in answer.grades.parts.items():

@@ -1,4 +1,4 @@
-"""Loading of language models from the Hugging Face hub or a folder, from safetensors and JSON only, never from pickle."""
+"""Loading of language models from the Hugging Face hub or a folder: safetensors and JSON only, never pickle."""
 
 import re
 from pathlib import Path
@@ -15,22 +15,20 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Text that a usable tokenizer must encode and decode without change.
+# A usable tokenizer encodes and decodes this text without change.
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
 
 
 class LanguageModelError(PlainError, RuntimeError):
-    """A language model cannot be loaded, or cannot be used as a policy."""
+    """A language model cannot be loaded or used as a policy."""
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit of `language.model` at `language.revision`, so that all files come from one commit.
+    """Return the commit of `language.revision`, so that all files come from one commit; 40 hex digits are returned without asking the hub.
 
-    A revision of 40 hex digits is returned without asking the hub. If the hub cannot be reached, the commit is the one in its local cache.
-
-    Raises LanguageModelError if neither hub nor cache has the model.
+    The local cache serves if the hub cannot be reached. Raises LanguageModelError if neither has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -44,7 +42,7 @@ def hub_commit(config: LanguageConfig) -> str:
 
 
 def quieten_transformers() -> None:
-    """Switch off progress bars and warnings of transformers; this module checks what matters and reports it itself."""
+    """Switch off progress bars and warnings, because this module checks what matters."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -52,15 +50,15 @@ def quieten_transformers() -> None:
 
 
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """Return model and tokenizer of a hub's name at a commit, or of a folder (`revision` empty).
+    """Return model and tokenizer of a hub's name at a commit, or of a folder (empty `revision`).
 
-    Raises LanguageModelError if the files are not one complete causal language model with its tokenizer.
+    Raises LanguageModelError unless the files are a complete causal language model with its tokenizer.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-        # Dropout is set to 0 before the modules are made: with dropout, the scored policy would differ from the sampled one.
+        # No dropout, like evaluation mode in `LanguagePolicy`; set before the modules are made.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
                 setattr(described, key, 0.0)
@@ -93,7 +91,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
 
 
 def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer, padding on the left; the end token pads if there is no padding token.
+    """Return the tokenizer, padding on the left, with the end token if it has no padding token.
 
     Raises LanguageModelError if the tokenizer has no end token or changes `_PROBE`.
     """
@@ -117,7 +115,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     back = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if back.strip() != _PROBE:
-        # For a folder without a tokenizer, transformers makes an empty one without a warning.
+        # Without tokenizer files, transformers makes an empty tokenizer.
         raise LanguageModelError(
             f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
             " the files that the tokenizer's `save_pretrained` writes beside the model"

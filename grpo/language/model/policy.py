@@ -23,24 +23,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-_WEIGHTS: Final = "model.safetensors"  # The file name of transformers.
-_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
-"""The operating system's error number in the text of safetensors' errors, which have no errno."""
+_WEIGHTS: Final = "model.safetensors"  # Name given by transformers.
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of safetensors' errors.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOrigin:
-    """Source of a model's initial weights."""
+    """Source of the initial weights."""
 
-    model: str
-    """`small`, a name on the Hugging Face hub, or a folder."""
-    commit: str
-    """Commit on the hub, 40 hex digits; empty for `small` and for a folder."""
+    model: str  # `small`, a name on the Hugging Face hub, or a folder.
+    commit: str  # 40 hex digits of the hub; empty for `small` and a folder.
 
 
 class LanguagePolicy:
-    """A language model that answers prompts."""
-
     kind: ClassVar[str] = LANGUAGE
 
     def __init__(
@@ -52,31 +47,30 @@ class LanguagePolicy:
         *,
         origin: ModelOrigin,
     ) -> None:
-        """Move the network to the device and set evaluation mode, because with dropout the scored policy would differ from the sampled one.
+        """Move the network to the device, in evaluation mode: with dropout, the scored policy would differ from the sampled policy.
 
-        The tokenizer must have an end token and a padding token. Both may be the same token, because the code here uses masks.
+        The tokenizer needs an end and a padding token, which may be equal, because the code uses masks.
         """
         from transformers import GenerationConfig
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # Removes the author's sampling settings (top-k, repetition penalties): the sampled policy would differ from the trained one.
+        # Removes the author's sampling settings (top-k, repetition penalties): the sampled policy would differ from the trained policy.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
-        network.to(device)  # type: ignore[arg-type]  # transformers wraps torch's method and hides its type.
+        network.to(device)  # type: ignore[arg-type]  # transformers hides the type of torch's method.
         self.network: PreTrainedModel = network.eval()  # type: ignore[no-untyped-call]
         self.tokenizer = tokenizer
         self.device = device
         self.config = config
         self.origin = origin
-        self.precision = torch.float32
-        """Precision of forward passes (autocast); log-probabilities are always float32."""
+        self.precision = torch.float32  # Precision of forward passes (autocast); log-probabilities are float32.
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy with the same network object that computes at another precision."""
+        """Return a policy with the same network object at another precision."""
         other = copy.copy(self)
         other.precision = precision
         return other
@@ -88,10 +82,7 @@ class LanguagePolicy:
         return other
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in transformers' format, which other programs can load, and this project's facts, into a folder.
-
-        Raises OSError with its errno if the disk refuses.
-        """
+        """Write model and tokenizer in transformers' format, and this project's facts. Raises OSError with its errno."""
         existing = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:
@@ -106,10 +97,9 @@ class LanguagePolicy:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        """Return the policy that `save` wrote into a folder.
+        """Return the policy that `save` wrote.
 
-        Raises LanguageModelError if the files are no model, IncompatibleError if this code does not know the saved settings,
-        NonFiniteError if a weight is NaN or infinite.
+        Raises LanguageModelError if the files are no model, IncompatibleError for unknown settings, NonFiniteError for a weight.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -127,40 +117,34 @@ class LanguagePolicy:
 
     @property
     def end_id(self) -> int:
-        """Id of the end token of answers."""
         return int(self.tokenizer.eos_token_id)
 
     @property
     def pad_id(self) -> int:
-        """Id of the padding token; may equal `end_id`."""
+        """May equal `end_id`."""
         return int(self.tokenizer.pad_token_id)
 
     @property
     def max_positions(self) -> int | None:
-        """Context length in tokens, prompt and answer together; None if the model's configuration does not state one."""
+        """Context length in tokens, prompt and answer together; None if the model states none."""
         length = getattr(self.network.config, "max_position_embeddings", None)
         return None if length is None else int(length)
 
     def tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each text, without special tokens."""
+        """Return each text's token ids, without special tokens."""
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
         return ids
 
     def refuse_nonfinite(self) -> None:
-        """Raise NonFiniteError with the name of a weight that is NaN or infinite."""
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **given: Any) -> Any:
-        """Return the network's output with the logits of the last `num_last` columns; the model computes no other logits if it can.
+        """Return the network's output, with logits of the last `num_last` columns, or of all columns if the model cannot leave them out.
 
-        Position ids come from the mask, so left padding does not shift positions. A plain forward pass counts columns: for a GPT-2 and a
-        row with 37 padding tokens, sampled and scored log-probabilities then differed by 5 nats, while all logged metrics looked healthy.
+        Position ids come from the mask, because padding shifts counted columns: for a GPT-2 and 37 padding tokens, sampled and scored
+        log-probabilities then differed by 5 nats, while all logged metrics looked healthy.
 
-        Args:
-            input_ids: [rows, columns], padded on either side.
-            attention_mask: [rows, cached columns + columns], 1 for tokens, 0 for padding.
-            num_last: Number of columns with logits.
-            given: Further arguments of the network, such as a key-value cache.
+        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]; `given` goes to the network, such as a cache.
         """
         if self._cuts_logits:
             given["logits_to_keep"] = num_last
@@ -170,17 +154,14 @@ class LanguagePolicy:
             return self.network(input_ids=input_ids, attention_mask=attention_mask, **given)
 
     def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
-        """Return the logits of the last columns, [rows, num_last, vocabulary], in float32; see `forward`."""
+        """Return the last columns' logits, [rows, num_last, vocabulary] float32."""
         output = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False)
         scores: torch.Tensor = output.logits
         return scores[:, -num_last:].float()
 
 
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
-    """Return the language model of `language.model`: a small new one with weights from the seed, one of the hub, or one of a folder.
-
-    Raises LanguageModelError with the reason if the model cannot be loaded.
-    """
+    """Return the model of `language.model`; the seed gives a new small model's weights. Raises LanguageModelError if loading fails."""
     quieten_transformers()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model
@@ -199,7 +180,7 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
     """Return the distribution over the vocabulary for each row of logits [rows, vocabulary].
 
-    The sampler and the loss both use this function, so there is no second temperature and no token that only one of them leaves out.
+    Sampler and loss share this function, so temperature and tokens are the same in both.
     """
     log_probs = (logits.float() / temperature).log_softmax(dim=1)
     return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))

@@ -1,4 +1,4 @@
-"""A small GPT-2 with random weights. It plays badly, but the pipeline runs with it without the hub."""
+"""A small GPT-2 with random weights. A pipeline with this model plays badly, but needs no hub."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
 
+# Standard deviation of initial weights times sqrt(width). With GPT-2's 0.02, meant for width 768, width 64 learns late to copy squares.
 _SPREAD: Final = 0.6
-"""Standard deviation of initial weights times sqrt(width). GPT-2's 0.02 is meant for width 768; at width 64, attention would learn late to
-copy squares."""
 _NUM_HEADS: Final = 4
-_MAX_TOKENS: Final = 256
-"""Context length: prompt and answer together."""
-_FEATURE_SIZE: Final = 26.0
-_MOVE_WEIGHT: Final = 0.1
-_GAIN: Final = 4.0
+_MAX_TOKENS: Final = 256  # Context: prompt and answer together.
+_FEATURE_SIZE: Final = 26.0  # Length of a feature's vector times sqrt(width).
+_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in moves.
+_GAIN: Final = 4.0  # Factor of the logits.
 
 
 def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
@@ -46,16 +44,16 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # A larger final scale sharpens the logits: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
+        # Sharper logits, because an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Add vectors of squares and pieces to the embeddings: tokens with one feature share its vector, different features are orthogonal.
+    """Add a vector for each square and piece to the embeddings of its tokens; vectors of different features are orthogonal.
 
-    The model transfers what it learns about one piece on a square to all pieces, and does not confuse squares. Without these vectors,
-    a model of this size needs many times as many steps to write valid answers.
+    Learning about one piece on a square transfers to all pieces, and squares are not confused. Without these vectors, so small a model
+    needs many times as many steps to write valid answers.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))
@@ -68,7 +66,7 @@ def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> No
 
 
 def _parts(token: str) -> Iterator[tuple[str, float]]:
-    """Yield a token's features and their weights.
+    """Yield a token's features with weights.
 
     >>> list(_parts("n@f3"))
     [('f3', 1.0), ('n', 1.0)]

@@ -1,4 +1,4 @@
-"""Examples of both text tasks, made from the dataset: prompts with target answers, for imitation, sampling and grading."""
+"""Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,10 +28,8 @@ from grpo.language.text.tasks import (
 )
 from grpo.settings.language import LanguageConfig
 
-MATE_PAWNS: Final = 1_000
-"""Mate in n is written as MATE_PAWNS - n / 100, and being mated in n as the negative, as in RookWorld's data: 999.97 is mate in three."""
-MAX_PAWNS: Final = 990
-"""Other evaluations are clipped to [-990, 990], so they never look like a mate."""
+MATE_PAWNS: Final = 1_000  # Mate in n is MATE_PAWNS - n / 100, being mated the negative, as in RookWorld's data: 999.97 is mate in three.
+MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990], so none looks like a mate.
 
 _ILLEGAL_MOVE_SHARE: Final = 0.05  # Illegal moves teach the model the `truncated` flag.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
@@ -39,60 +37,48 @@ _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example(ABC):
-    """A prompt of one text task with its target answer."""
-
     task: ClassVar[TextTask]
     prompt: str
-    target: str
-    """The answer with full reward."""
-    fen: str
-    """The position in the prompt."""
+    target: str  # Answer with full reward.
+    fen: str  # Position in the prompt.
 
     @abstractmethod
     def read(self, text: str) -> Reading:
-        """Parse an answer to this prompt."""
+        """Parse an answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """An example of the move task. The tuples are parallel: one entry per legal move, in ascending order of action id."""
+    """The tuples are parallel, one entry per legal move, in ascending order of action id."""
 
     task = TextTask.MOVE
-    moves: tuple[str, ...]
-    """UCI."""
-    values: tuple[float, ...]
-    """Win probability in [0, 1] for the mover, by the reward's search."""
-    evaluations: tuple[float, ...]
-    """Pawns for the mover."""
+    moves: tuple[str, ...]  # UCI.
+    values: tuple[float, ...]  # Win probability in [0, 1] for the mover, by the reward's search.
+    evaluations: tuple[float, ...]  # Pawns for the mover.
 
     def read(self, text: str) -> MoveAnswer:
-        """Parse an answer; expects all legal moves if there are fewer than five."""
         return read_move_answer(text, num_legal=len(self.moves))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentExample(Example):
-    """An example of the environment task: predict the result of a move."""
+    """Predict the result of a move."""
 
     task = TextTask.ENVIRONMENT
-    move: str
-    """UCI; sometimes illegal."""
-    new_fen: str
-    """Position after the move; unchanged after an illegal move."""
+    move: str  # UCI; sometimes illegal.
+    new_fen: str  # Position after the move; unchanged after an illegal move.
     reward: float
-    terminated: bool
-    """Whether the game is over: checkmate, stalemate, insufficient material, or 75 moves without progress."""
-    truncated: bool
-    """Whether the move was illegal."""
+    terminated: bool  # Game over: checkmate, stalemate, insufficient material, or 75 moves without progress.
+    truncated: bool  # Illegal move.
 
     def read(self, text: str) -> EnvironmentAnswer:
         return read_environment_answer(text)
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Return the move example of a row of `BOARD_SCHEMA`.
+    """Return the move example of a row of `BOARD_SCHEMA`; the target lists the five best moves, best first.
 
-    The target lists the five best moves by value, best first. Of equal values, the lower action id comes first (`sorted` is stable).
+    `sorted` is stable, so the lower action id comes first among equal values.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -110,10 +96,9 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Return the environment example of a move (UCI) on a board.
+    """Return the environment example of a move (UCI), whose history is the last `num_history_moves` moves, this move included.
 
-    The history ends with the move itself and has at most `num_history_moves` moves, the earlier ones from the board's move stack.
-    Rewards are RookWorld's, for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), otherwise 0.001.
+    RookWorld's rewards for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), otherwise 0.001.
     """
     after = board.copy()
     truncated = chess.Move.from_uci(move) not in board.legal_moves
@@ -135,10 +120,10 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 
 
 class LanguageBoards:
-    """One split of the dataset as a source of examples of both text tasks."""
+    """One split of the dataset as examples of both text tasks."""
 
     def __init__(self, table: pa.Table, split: Split, config: LanguageConfig) -> None:
-        """Store the split's rows of a table of `BOARD_SCHEMA`; raises ValueError if the split is empty."""
+        """Keep the split's rows of a table of `BOARD_SCHEMA`; raises ValueError without rows."""
         self._table, self._config = table.filter(pc.equal(table["split"], split.value)).select(_COLUMNS).combine_chunks(), config
         if not len(self):
             raise ValueError(f"the dataset has no boards in its {split} split")
@@ -147,12 +132,11 @@ class LanguageBoards:
         return int(self._table.num_rows)
 
     def example(self, index: int, task: TextTask, *, rng: np.random.Generator) -> Example:
-        """Return an example made from one board: the same each time for the move task, a random one for the environment task.
+        """Return an example of one board: always the same for the move task, random for the environment task.
 
-        The dataset has no moves before a board, so the environment task generates histories. Half of its examples use the board itself
-        without a history, half use a position after up to `num_history_moves - 1` random legal moves. The move is a random legal move.
-        If some moves of the board end the game, half of its examples use one of these moves. A fraction `_ILLEGAL_MOVE_SHARE` of all
-        examples uses an illegal move of one of the mover's pieces.
+        Half of the environment examples use a move that ends the game, if there is one. The others use a random legal move, half of them
+        after up to `num_history_moves - 1` random moves, because the dataset has no history. `_ILLEGAL_MOVE_SHARE` of all use an illegal
+        move of the mover's pieces.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
@@ -168,9 +152,9 @@ class LanguageBoards:
         return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """Return `count` examples of random boards, without replacement if there are enough boards.
+        """Return `count` examples of random boards, without replacement if the boards suffice, in random order.
 
-        A fraction `language.environment_share` (randomly rounded) belongs to the environment task; the tasks are shuffled.
+        A fraction `language.environment_share` (randomly rounded) is of the environment task.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
         tasks = rng.permutation([TextTask.ENVIRONMENT] * num_environment + [TextTask.MOVE] * (count - num_environment))
@@ -179,7 +163,7 @@ class LanguageBoards:
 
 
 def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
-    """Return the legal moves that give checkmate (by the row's `mate_in`) or end the game in an automatic draw."""
+    """Return the moves that give checkmate (by the row's `mate_in`) or an automatic draw."""
     ending = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
     for move in drawing_moves(board):
         board.push(move)
@@ -190,16 +174,16 @@ def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return the illegal moves that start from a square of one of the mover's pieces."""
+    """Return the illegal moves of the mover's pieces."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]
 
 
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
-    """Return the board after `num_moves` random moves; a move that would end the game is taken back and ends the sequence."""
+    """Make `num_moves` random moves; stop before a move that would end the game."""
     for _ in range(num_moves):
-        legal = list(board.legal_moves)  # `random_move` orders moves differently: it would draw other examples and train another model.
+        legal = list(board.legal_moves)  # `random_move` orders moves differently and would draw other examples.
         board.push(legal[int(rng.integers(len(legal)))])
         if board.is_game_over():
             board.pop()

@@ -1,20 +1,16 @@
 """FEN parsing, and the similarity of environment answers: the correct fraction of the change that a move makes.
 
-A move changes about two of 64 squares, so a copy of the old FEN would share 97 % of the squares with the truth. Therefore the similarity
-compares changes. Answer and truth each differ from the position before the move in some squares and fields. The similarity is the
-weight of the differences on which both agree, divided by the weight of the differences of either (Jaccard index,
-https://en.wikipedia.org/wiki/Jaccard_index). A square has weight 1, each other field `FIELD_WEIGHT`.
+A copy of the old FEN would share 97 % of the squares with the truth, so the similarity compares changes: weight of the changes common to
+answer and truth / weight of the changes of either (Jaccard index, https://en.wikipedia.org/wiki/Jaccard_index). A square has weight 1,
+another field `FIELD_WEIGHT`.
 """
 
 import re
 from typing import Final
 
+# Weight of side to move, each castling right, en passant and each clock, which are easy to predict: copied squares with correct fields get
+# at most 0.16 for a quiet move, 3/8 of 2 3/8.
 FIELD_WEIGHT: Final = 0.125
-"""Weight of the side to move, each castling right, en passant and each clock. The weight is small, because these are easy to predict.
-
-An answer that copies the squares and corrects only these fields gets at most 0.16 for a quiet move: 3/8 of 2 3/8.
-"""
-
 NUM_FIELDS: Final = 6
 _NUM_SQUARES: Final = 64
 _RANK: Final = re.compile(r"(?:[1-8](?![1-8])|[pnbrqkPNBRQK])+")
@@ -23,10 +19,7 @@ _FIELDS: Final = [re.compile(form) for form in ("[wb]", "-|K?Q?k?q?", "-|[a-h][3
 
 
 def read_fen(text: str) -> tuple[str | None, ...]:
-    """Return the six fields of a FEN, with None for a missing or malformed field; never raises.
-
-    The first field becomes 64 characters from a8 to h1, with `.` for an empty square.
-    """
+    """Return the six fields of a FEN, None if missing or malformed; the first as 64 characters from a8 to h1, `.` if empty."""
     words = [*text.split(), *[""] * NUM_FIELDS][:NUM_FIELDS]
     return _squares(words[0]), *(word if word and form.fullmatch(word) else None for form, word in zip(_FIELDS, words[1:], strict=True))
 
@@ -34,8 +27,8 @@ def read_fen(text: str) -> tuple[str | None, ...]:
 def fen_similarity(answer: str, truth: str, *, before: str) -> float:
     """Return the correct fraction, in [0, 1], of the change from `before` to `truth` (complete FENs); 1 only if `answer` equals `truth`.
 
-    A copy of `before` and an answer without a valid piece placement get 0. If nothing should change (illegal move), the result is
-    1 / (1 + weight of the answer's changes). A missing field counts as a wrong change, an extra word as a wrongly changed field.
+    An answer without a valid piece placement gets 0. If nothing should change (illegal move), the result is
+    1 / (1 + weight of the answer's changes). A missing field and an extra word count as wrong changes.
     """
     if read_fen(answer)[0] is None:
         return 0.0
@@ -50,7 +43,7 @@ def fen_similarity(answer: str, truth: str, *, before: str) -> float:
 
 
 def _features(fen: str) -> list[str | bool | None]:
-    """Return the 64 squares, the other fields, and the four castling rights one by one."""
+    """Return the 64 squares, the other fields, and each castling right."""
     squares, turn, castling, *others = read_fen(fen)
     assert squares is not None
     return [*squares, turn, *others, *(None if castling is None else right in castling for right in "KQkq")]

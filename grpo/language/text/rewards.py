@@ -1,20 +1,20 @@
-"""Graded reward of a language model's answer: a small part for the format, most of it for the chess.
+"""Graded reward of an answer: a small part for the format, most of it for the chess.
 
-Each part of `CHESS` lies in [0, 1] before its weight. An example's target answer gets the maximum of every part; no text gets more.
+Each part of `CHESS` lies in [0, 1] before its weight. The target answer gets the maximum of every part; no text gets more.
 
 structure, parsing
     With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise
     N, so longer texts never gain.
 move_quality
-    Summed quality of the listed moves, divided by the summed quality of the five best moves. A move's quality is
-    (value - worst) / (best - worst), or 1 if all values are equal. Illegal and repeated moves have quality 0.
+    Summed quality of the listed moves, divided by the five best moves'. Quality is (value - worst) / (best - worst), 1 if all values are
+    equal, 0 for illegal and repeated moves.
 evaluation
-    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with p(e) = 1 / (1 + exp(-slope * 100 e)),
-    slope = `LOGISTIC_SLOPE` and e in pawns; a mate has p = 1. Illegal, repeated and unevaluated moves count 0.
+    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with `p = win_probability` and e in pawns.
+    Illegal, repeated and unevaluated moves count 0.
 best_move
-    Quality of the named best move; 0 if it is illegal.
+    Quality of the named best move.
 similarity
-    `fen_similarity.fen_similarity`: the correct fraction of the change.
+    `fen_similarity.fen_similarity`.
 outcome
     Correct fraction of reward, terminated and truncated.
 """
@@ -29,39 +29,29 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
 
+# Error in win probability from which an evaluation gets 0; small, so always writing 0.00 gains little on unbalanced boards.
 EVALUATION_TOLERANCE: Final = 0.25
-"""Error in win probability from which an evaluation gets 0. It is small, so always writing 0.00 gains little on unbalanced boards."""
-
-STRUCTURE: Final = (0.2, 1.0)
-"""Points for parsed sections: (least, most), for one section and for all."""
-PARSING: Final = (0.1, 0.8)
-"""Points for parsed fields: (least, most), for one field and for all."""
+STRUCTURE: Final = (0.2, 1.0)  # Points (least, most) for one parsed section and for all.
+PARSING: Final = (0.1, 0.8)  # Points (least, most) for one parsed field and for all.
+# Part -> points of a perfect answer.
 CHESS: Final[Mapping[str, float]] = {"move_quality": 1.0, "evaluation": 0.5, "best_move": 2.0, "similarity": 2.0, "outcome": 0.5}
-"""Part -> points for a perfect answer."""
-MALFORMED: Final = -0.3
-"""Reward of an answer without any parsed section."""
+MALFORMED: Final = -0.3  # Reward of an answer without any parsed section.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grades:
-    """The reward of an answer, part by part."""
-
-    parts: Mapping[str, float]
-    """Part of `grpo.metrics.table.REWARD_PARTS` -> points; all 0 for a malformed answer."""
-    malformed: float
-    """`MALFORMED` for a malformed answer, otherwise 0."""
+    parts: Mapping[str, float]  # Part of `grpo.metrics.table.REWARD_PARTS` -> points; all 0 for a malformed answer.
+    malformed: float  # `MALFORMED` for a malformed answer, otherwise 0.
     reading: Reading
-    """The parsed answer."""
-    is_legal_best: bool
-    """Whether the named best move is legal; False for the environment task."""
+    is_legal_best: bool  # False for the environment task.
 
     def total(self, content_weight: float = 1.0) -> float:
-        """Return the reward in points, with the chess parts multiplied by `content_weight` in [0, 1] (warm-up)."""
+        """Return the reward in points; `content_weight` in [0, 1] multiplies the chess parts (warm-up)."""
         return self.malformed + sum(value * (content_weight if name in CHESS else 1.0) for name, value in self.parts.items())
 
 
 def grade(example: Example, text: str) -> Grades:
-    """Return the grades of an answer to an example's prompt; never raises."""
+    """Grade an answer to an example's prompt; never raises."""
     reading = example.read(text)
     if isinstance(example, MoveExample) and isinstance(reading, MoveAnswer):
         chess, is_legal_best = _choice_parts(example, reading), reading.best in example.moves
@@ -84,9 +74,9 @@ def win_probability(pawns: float) -> float:
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
-    """Interpolate `count` in [1, expected] linearly between the two ends; 0 if `count` is 0."""
+    """Interpolate `count` in [1, expected] linearly between the ends; 0 for 0."""
     least, most = ends
-    # A weighted mean of the ends, unlike `least + ...`, gives exactly `most` for the full count.
+    # A weighted mean, unlike `least + ...`, gives exactly `most` for the full count.
     fraction = (count - 1) / (expected - 1)
     return (1 - fraction) * least + fraction * most if count else 0.0
 

@@ -1,17 +1,15 @@
-"""The two text tasks of a language model: prompts, writers and parsers of answers. The formats are RookWorld's.
+"""The two text tasks: prompts, writers and parsers of answers, in RookWorld's formats (https://github.com/jorahn/RookWorld).
 
 `move`, choose a move:
 
     P: <FEN>    M: m1 m2 m3 m4 m5    E: e1 e2 e3 e4 e5    B: best
 
-`environment`, predict the position after a move (https://github.com/jorahn/RookWorld); the history's moves are separated by blanks and end
-with the move itself:
+`environment`, predict the position after a move; the history's moves are separated by blanks and end with the move:
 
     A: <FEN>+<move>+<history>+<new FEN>+<reward>+<terminated>+<truncated>
 
-A prompt ends with `M:` or with the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. The
-parsers ignore white space and nothing else. A word that is no move, number, position or flag is not parsed; extra words are counted. The
-parsers never raise.
+A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. Parsers
+ignore only white space, count extra words, and never raise.
 """
 
 import re
@@ -22,12 +20,10 @@ from typing import Final
 
 from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 
-NUM_MOVES: Final = 5
-"""Number of moves in an answer; fewer if the board has fewer legal moves."""
-
+NUM_MOVES: Final = 5  # Moves in an answer, unless the board has fewer legal moves.
 _GAP: Final = "    "
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
-# The number of digits is bounded, so no number is infinite. `[0-9]`, because `\d` also matches digits of other scripts.
+# Few digits, so no number is infinite; `[0-9]`, because `\d` also matches digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")
@@ -35,24 +31,23 @@ _NUM_PARTS: Final = 4
 
 
 class TextTask(StrEnum):
-    """The text tasks, named as in `grpo.metrics.table.TASKS`."""
+    """Named as in `grpo.metrics.table.TASKS`."""
 
     MOVE = "move"
     ENVIRONMENT = "environment"
 
 
 def move_prompt(fen: str) -> str:
-    """Return the prompt of the move task; its answer begins with a blank and the first move."""
     return f"P: {fen}{_GAP}M:"
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
-    """Return the prompt of the environment task; `history` ends with `move`."""
+    """Return the prompt; `history` ends with `move`."""
     return f"A: {fen}+{move}+{' '.join(history)}+"
 
 
 def write_move_answer(moves: Sequence[str], evaluations: Sequence[float], best: str) -> str:
-    """Return an answer to `move_prompt`; evaluations in pawns get two decimals."""
+    """Return an answer to `move_prompt`; evaluations in pawns."""
     return f" {' '.join(moves)}{_GAP}E: {' '.join(f'{number:.2f}' for number in evaluations)}{_GAP}B: {best}"
 
 
@@ -65,16 +60,11 @@ def write_environment_answer(fen: str, reward: float, *, terminated: bool, trunc
 class Reading:
     """A parsed answer: counts of valid sections and fields."""
 
-    num_sections: int
-    """Sections in the right order with at least one valid field."""
-    num_sections_expected: int
-    """Expected plus extra sections."""
-    num_fields: int
-    """Valid fields of these sections."""
-    num_fields_expected: int
-    """Expected fields plus extra words."""
-    is_readable: bool
-    """Whether every word is a valid field in its place. This does not depend on the board; `num_fields` grades the number of moves."""
+    num_sections: int  # Sections in the right order with at least one valid field.
+    num_sections_expected: int  # Expected plus extra sections.
+    num_fields: int  # Valid fields of these sections.
+    num_fields_expected: int  # Expected fields plus extra words.
+    is_readable: bool  # Every word is a valid field in its place, whatever the board; `num_fields` grades the number of moves.
 
     @property
     def is_malformed(self) -> bool:
@@ -85,30 +75,26 @@ class Reading:
 class MoveAnswer(Reading):
     """An answer to `move_prompt`: sections M, E and B."""
 
-    moves: tuple[str | None, ...]
-    """The listed moves (UCI, legal or not), at most the expected number; None for a word that is no move."""
-    evaluations: tuple[float | None, ...]
-    """Pawns for the player to move, parallel to `moves`."""
-    best: str | None
-    """The first word of section B if it is a move."""
+    moves: tuple[str | None, ...]  # UCI, legal or not, at most the expected number; None for other words.
+    evaluations: tuple[float | None, ...]  # Pawns for the player to move, parallel to `moves`.
+    best: str | None  # The first word of section B if it is a move.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentAnswer(Reading):
     """An answer to `environment_prompt`: sections new FEN (6 fields), reward, terminated and truncated."""
 
-    fen: str
-    """The FEN as written, with white space normalized; `fen_similarity.read_fen` parses it."""
+    fen: str  # As written, with white space normalized.
     reward: float | None
     terminated: bool | None
     truncated: bool | None
 
 
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
-    """Parse an answer for a board with `num_legal` legal moves; at most five moves are expected.
+    """Parse an answer for a board with `num_legal` legal moves.
 
-    Each section must occur once, in order: parsing ends at a misplaced label, and all later words are extra. A readable answer has one to
-    five moves, an evaluation of each, and one best move.
+    Parsing ends at a misplaced or repeated label; all later words are extra. A readable answer has one to five moves, an evaluation of
+    each, and one best move.
     """
     num_moves = min(NUM_MOVES, num_legal)
     labels, parts = ["M:", *_LABEL.findall(text)], _LABEL.split(text)
@@ -140,14 +126,14 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
 
 
 def read_environment_answer(text: str) -> EnvironmentAnswer:
-    """Parse an answer; a final `+` is allowed, because some of RookWorld's data has one."""
+    """Parse an answer; a final `+` is allowed, as in some of RookWorld's data."""
     parts = text.split("+")
     if len(parts) == _NUM_PARTS + 1 and not parts[-1].strip():
         parts.pop()
     words = [part.split() for part in parts]
     fen = " ".join(words[0])
     fields = read_fen(fen)
-    # If the piece placement is invalid, the other fields of the FEN count as unreadable.
+    # Without a valid piece placement, the FEN's other fields count as unreadable.
     num_readable = sum(field is not None for field in fields) if fields[0] else 0
     first = [part[0] if part else "" for part in (*words[1:_NUM_PARTS], *[[]] * _NUM_PARTS)]
     reward, terminated, truncated = _as_number(first[0]), _as_flag(first[1]), _as_flag(first[2])

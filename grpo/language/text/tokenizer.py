@@ -1,8 +1,8 @@
 """Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
 A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before it; a small model would spend its
-training on counting. Here `knight on f3` is one token and `nothing on a4` another, independent of the context. Encoding splits a piece
-placement into squares, and decoding joins them again. Other unknown text is encoded as bytes. Decoding is the exact inverse of encoding.
+training on counting. Here `knight on f3` is one token and `nothing on a4` another. Encoding splits a piece placement into squares, which
+decoding joins again. Unknown text is encoded as bytes. Decoding is the exact inverse of encoding.
 """
 
 import itertools
@@ -16,18 +16,15 @@ from transformers import PreTrainedTokenizer
 
 from grpo.base.files import write_json
 
-CHESS_TOKENS: Final = "chess_tokens.json"
-"""File with the vocabulary, saved beside the model's weights."""
+CHESS_TOKENS: Final = "chess_tokens.json"  # Vocabulary, saved beside the model's weights.
 END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
 _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
-_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]
-"""Squares in the order of a FEN."""
+_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # A FEN's order.
 _NUM_HALF_MOVES: Final = 151  # Values of the half-move clock: at 150 the game is over.
-_NUM_MOVES: Final = 400  # Move numbers with a token of their own; larger ones are encoded as bytes.
+_NUM_MOVES: Final = 400  # Move numbers with their own token; larger ones are encoded as bytes.
 _MATES: Final = (990, 999)  # Whole pawns of the largest evaluation and of mates.
-
 _SQUARE: Final = "[a-h][1-8]"
 _MOVE_END: Final = r"(?![^ +])"
 _PIECES: Final = re.compile(
@@ -56,7 +53,7 @@ _PIECES: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """The tokenizer of transformers for this vocabulary. A model's folder has a copy of the vocabulary, to detect changes."""
+    """A model's folder has a copy of the vocabulary, to detect changes."""
 
     vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
@@ -73,11 +70,9 @@ class ChessTokenizer(PreTrainedTokenizer):
         return len(self._ids)
 
     def get_vocab(self) -> dict[str, int]:
-        """Return token -> id."""
         return dict(self._ids)
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
-        """Write the tokens in the order of their ids."""
         path = Path(save_directory) / f"{filename_prefix or ''}{CHESS_TOKENS}"
         write_json(path, self._tokens)
         return (str(path),)
@@ -110,14 +105,14 @@ def chess_tokenizer() -> ChessTokenizer:
 
 
 def _squares(placement: str) -> list[str] | None:
-    """Return one token per square, or None unless the text is a valid piece placement in canonical form."""
+    """Return a token per square; None unless the text is a valid, canonical piece placement."""
     pieces = re.sub("[1-8]", lambda digit: _EMPTY * int(digit[0]), placement).replace("/", "")
     tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False)]
     return tokens if len(pieces) == 64 and "".join(_texts(tokens)) == placement else None
 
 
 def _texts(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the text of tokens in parts; a run of empty squares becomes a digit."""
+    """Yield the tokens' text in parts; a run of empty squares becomes a digit."""
     for kind, run in itertools.groupby(tokens, key=_kind):
         if kind == "bytes":
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
@@ -140,7 +135,7 @@ def _vocabulary() -> Iterator[str]:
     yield from (f"{piece}@{square}" for square in _SQUARES for piece in _EMPTY + _PIECE_LETTERS)
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
-    # Castling rights and a missing en-passant square (" KQkq -") are one token, because en passant is rarely possible.
+    # Castling rights share a token with a missing en-passant square (" KQkq -"), because en passant is rare.
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
     yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")

@@ -80,7 +80,7 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
     assert (report["model"], report["commit"], report["num_steps"]) == ("small", "", 4)
     assert report["parse_rates"].keys() == {"move", "environment"}
     assert [record.step for record in told.records] == [2, 4, 4]
-    assert {"language/clone_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
+    assert {"language/imitation_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
     assert (folder / ANSWERS).is_file()
 
 

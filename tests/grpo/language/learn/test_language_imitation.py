@@ -1,4 +1,4 @@
-"""Cloning: the loss is on answers alone, the same whenever it is run, and the best weights stay."""
+"""Imitation: the loss is on answers alone, the same whenever it is run, and the best weights stay."""
 
 from functools import cache
 
@@ -32,16 +32,16 @@ def new_policy() -> LanguagePolicy:
     return load_model(TINY, seed=0, device=torch.device("cpu"))
 
 
-def cloned(config: PretrainConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:
+def imitated(config: PretrainConfig = SHORT, *, seed: int = 0) -> tuple[LanguagePolicy, list[Record]]:
     policy = new_policy()
     return policy, list(imitate(policy, boards(Split.TRAIN), boards(Split.VALIDATION), config, seed=seed))
 
 
 def test_it_is_the_same_whenever_it_is_run() -> None:
-    (one, records), (other, others) = cloned(), cloned()
+    (one, records), (other, others) = imitated(), imitated()
     assert records == others
     assert weights_hash(one) == weights_hash(other)
-    assert weights_hash(one) != weights_hash(cloned(seed=1)[0])
+    assert weights_hash(one) != weights_hash(imitated(seed=1)[0])
 
 
 def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +49,10 @@ def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.
 
     def told(policy: LanguagePolicy, _: object) -> dict[str, float]:
         seen.append(weights_hash(policy))
-        return {"language/clone_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
+        return {"language/imitation_validation_loss": [2.0, 1.0, 3.0][len(seen) - 1]}
 
     monkeypatch.setattr(imitation, "validation_losses", told)
-    policy, _ = cloned()
+    policy, _ = imitated()
     assert len(set(seen)) == 3
     assert weights_hash(policy) == seen[1]
 
@@ -72,7 +72,7 @@ def test_only_answers_are_learned() -> None:
             count += len(answer)
     for pad in (policy.tokenizer.pad_token, policy.tokenizer.eos_token):
         policy.tokenizer.pad_token = pad
-        assert validation_losses(policy, examples)["language/clone_validation_loss"] == pytest.approx(total / count, rel=1e-5)
+        assert validation_losses(policy, examples)["language/imitation_validation_loss"] == pytest.approx(total / count, rel=1e-5)
     assert policy.pad_id == policy.end_id, "padding that is the end does not hide the end"
 
 
