@@ -22,6 +22,8 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
 OFF: Final = "off"  # Values of CHESS_GRPO_WANDB.
 OFFLINE: Final = "offline"  # Into a folder of the home, for `wandb sync` to upload.
 ONLINE: Final = "online"  # While the step runs; offline without an API key.
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
 class MachineError(PlainError, ValueError):
@@ -126,10 +128,6 @@ def sqlite_file(tracking_uri: str) -> Path | None:
     prefix = "sqlite:///"
     path, _, _ = tracking_uri.removeprefix(prefix).partition("?")
     return Path(unquote(path)).resolve() if tracking_uri.startswith(prefix) else None
-
-
-_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:

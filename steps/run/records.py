@@ -12,6 +12,7 @@
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
@@ -31,7 +32,7 @@ from steps.run.work import read_journal
 Status = Literal["running", "finished", "failed", "killed"]
 LAST: Final = "end"  # A run is finished when this step is.
 _BEGUN, _ENDED = ".begun.json", ".ended.json"
-_ATTEMPT: Final = re.compile(r"runs/(?P<run>[^/]+)/(?P<number>[0-9]{6,9})\.(?:begun|ended)\.json")
+_ATTEMPT: Final = re.compile(r"runs/[^/]+/[0-9]{6,9}\.(?:begun|ended)\.json")
 _MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|stopped|published|reopened)")
 _STOPPED: Final = "stopped by Ctrl-C or SIGTERM"
 _LOST: Final = "its process is gone: it was killed, or its machine was lost"
@@ -141,21 +142,26 @@ class _Marks:
     def is_published(self) -> bool:
         return self.published > self.reopened
 
+    @property
+    def is_stopped(self) -> bool:
+        return self.stopped > self.reopened
+
 
 class Run:
     """A run as recorded. Attempts are read once, at first use; later changes need a new object."""
 
-    def __init__(self, store: Store, facts: RunFacts, keys: frozenset[str], marks: _Marks) -> None:
-        """Take the run's facts, the keys of its attempts' records, and its marks."""
+    def __init__(self, store: Store, facts: RunFacts, keys: Iterable[str], marks: _Marks) -> None:
+        """Take the run's facts, the keys of its records, and its marks."""
         self._store, self.facts, self.name, self._marks = store, facts, facts["run"], marks
-        self._begun = sorted(key for key in keys if key.endswith(_BEGUN))
-        self._ended = keys - set(self._begun)
+        attempt_keys = sorted(filter(_ATTEMPT.fullmatch, keys))
+        self._begun = [key for key in attempt_keys if key.endswith(_BEGUN)]
+        self._ended = [key for key in attempt_keys if key.endswith(_ENDED)]
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """All attempts, earliest first. An attempt without an end counts as killed if a later attempt of the same task exists."""
         begun = self._store.read_all(self._begun, _BEGUN_FORM)
-        ended = self._store.read_all(sorted(self._ended), _ENDED_FORM)
+        ended = self._store.read_all(self._ended, _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
         attempts: list[Attempt] = []
         for key, facts in reversed(begun.items()):
@@ -230,7 +236,7 @@ class Run:
         """Error of `failure`, or the note that the user stopped the run between two tasks; else empty."""
         if self.failure is not None:
             return self.failure.error
-        return _STOPPED if self._is_stopped and self.status == "killed" else ""
+        return _STOPPED if self._marks.is_stopped and self.status == "killed" else ""
 
     @property
     def failed_step(self) -> str:
@@ -244,18 +250,6 @@ class Run:
 
     def set_stopped(self) -> None:
         self._set("stopped")
-
-    @property
-    def why_gone(self) -> str:
-        """Reason for the end of the run's processes."""
-        return _STOPPED if self._is_stopped else _LOST
-
-    @property
-    def _is_stopped(self) -> bool:
-        return self._marks.stopped > self._marks.reopened
-
-    def set_over(self) -> None:
-        self._set("over")
 
     def _set(self, mark: str) -> None:
         self._store.create(f"marks/{self.name}/{len(self._begun)}.{mark}", {})
@@ -289,7 +283,7 @@ class Runs:
         if (other_id := facts["task"].partition("/")[0]) not in ("", run):
             self._store.create(_alias(other_id), {"run": run})
         marks = self._marks(run).get(run, _Marks())
-        if marks.is_over or marks.is_published or marks.stopped > marks.reopened:
+        if marks.is_over or marks.is_published or marks.is_stopped:
             self._store.create(f"marks/{run}/{max(marks.over, marks.stopped, marks.published)}.reopened", {})
         while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts):
             number += 1
@@ -297,15 +291,11 @@ class Runs:
 
     def all(self) -> list[Run]:
         """Return all runs, newest first. A warning names each run with a damaged start record, which is left out."""
-        keys: dict[str, set[str]] = {}
+        keys: dict[str, list[str]] = {}
         for key in self._store.keys("runs/"):
-            keys.setdefault(key.split("/")[1], set()).add(key)
-        facts, marks = self._store.read_all(map(_start, keys), _START_FORM), self._marks()
-        runs = [
-            Run(self._store, facts[_start(run)], _attempts(run_keys), marks.get(run, _Marks()))
-            for run, run_keys in keys.items()
-            if _start(run) in facts
-        ]
+            keys.setdefault(_start(key.split("/")[1]), []).append(key)
+        facts, marks = self._store.read_all(keys, _START_FORM), self._marks()
+        runs = [Run(self._store, fact, keys[key], marks.get(key.split("/")[1], _Marks())) for key, fact in facts.items()]
         return sorted(runs, key=lambda run: run.order, reverse=True)
 
     def newest(self, count: int) -> list[Run]:
@@ -326,24 +316,25 @@ class Runs:
             return None if alias is None or alias["run"] == run else self.get(alias["run"])
         if facts["run"] != run:
             return None
-        return Run(self._store, facts, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
+        return Run(self._store, facts, self._store.keys(f"runs/{run}/"), self._marks(run).get(run, _Marks()))
 
     def close_gone(self) -> list[Run]:
         """Close runs whose launchers are gone; return the closed runs that had not finished. Runs of other machines stay open."""
         open_runs = self._named([run for run, marks in self._marks().items() if not (marks.is_over or marks.is_published)])
         gone = [run for run in open_runs if state_of(run.launcher) == "gone"]
-        return [over for run in gone if (over := self.close(run)).status != "finished"]
+        return [closed for run in gone if (closed := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:
         """End the running attempts of a run whose launcher is gone or is this process. Return the run as it is afterwards."""
+        error = _STOPPED if run._marks.is_stopped else _LOST
         for attempt in run.attempts:
             if attempt.ended is None:
                 rows = read_journal(self._store.progress(attempt.step, attempt.version))
-                attempt.end("killed", error=run.why_gone, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
-        run.set_over()
-        over = self.get(run.name)
-        assert over is not None
-        return over
+                attempt.end("killed", error=error, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
+        run._set("over")
+        closed = self.get(run.name)
+        assert closed is not None
+        return closed
 
     def _named(self, names: list[str]) -> list[Run]:
         """Return the runs of these names, newest first."""
@@ -356,10 +347,6 @@ class Runs:
             of_run = marks.setdefault(match["run"], _Marks())
             setattr(of_run, match["name"], max(getattr(of_run, match["name"]), int(match["number"])))
         return marks
-
-
-def _attempts(keys: "set[str] | list[str]") -> frozenset[str]:
-    return frozenset(key for key in keys if _ATTEMPT.fullmatch(key))
 
 
 def _alias(run: str) -> str:

@@ -66,11 +66,13 @@ class Store:
     def __str__(self) -> str:
         return self._place
 
-    # Outputs.
-
     def folder(self, step: str, version: str) -> Path:
         """Return the path of an output on this disk; it may not exist."""
         return self._folder / "outputs" / step / version
+
+    def progress(self, step: str, version: str) -> Path:
+        """Return the path of a version's progress folder on this disk; it may not exist."""
+        return self._folder / "progress" / step / version
 
     def place(self, output: StepOutput) -> str:
         """Return the address of an output for messages: its folder, or the prefix of its copies in S3."""
@@ -144,14 +146,6 @@ class Store:
             return False
         print(f"{manifest['step']}: output {manifest['output_hash'][:12]} fetched from {self}", flush=True)
         return True
-
-    # Progress.
-
-    def progress(self, step: str, version: str) -> Path:
-        """Return the path of a version's progress folder on this disk; it may not exist."""
-        return self._folder / "progress" / step / version
-
-    # Records.
 
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
         """Write a record unless its key has one; return whether it was written. A key is a relative path such as `runs/17/start.json`.
