@@ -1,4 +1,4 @@
-"""Checks of Metaflow's configuration and metadata service before Metaflow starts, because Metaflow reports faults by a traceback."""
+"""Checks of Metaflow's configuration and metadata service, because Metaflow reports faults by a traceback."""
 
 import json
 from collections.abc import Mapping
