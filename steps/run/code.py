@@ -93,37 +93,28 @@ class _WordRemover(ast.NodeTransformer):
     def __init__(self) -> None:
         self.imports: list[tuple[str, str]] = []
 
-    def visit_Import(self, node: ast.Import) -> None:
-        self.imports += [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        assert node.module is not None, "import from the package by its name"
-        self.imports += [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        node.msg = None
-        return self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        if isinstance(node.exc, ast.Call):
-            node.exc.args, node.exc.keywords = [], []
-        return self.generic_visit(node)
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        match node.value:
-            case ast.Constant():
+    def visit(self, node: ast.AST) -> Any:
+        match node:
+            case ast.Import(names=names):
+                self.imports += [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in names]
                 return None
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if name in _MESSAGE_CALLS:
-                is_output = any(keyword.arg == "file" for keyword in keywords)
-                return self.generic_visit(node if is_output else _TextRemover().visit(node))
+            case ast.ImportFrom(module=module, names=names):
+                assert module is not None, "import from the package by its name"
+                self.imports += [(alias.asname or alias.name, f"{module}.{alias.name}") for alias in names]
+                return None
+            case ast.Expr(value=ast.Constant()):
+                return None
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords)) if name in _MESSAGE_CALLS:
+                if not any(keyword.arg == "file" for keyword in keywords):  # A file may be an output.
+                    _TextRemover().visit(node)
+            case ast.Raise(exc=ast.Call() as error):
+                error.args, error.keywords = [], []
+            case ast.Assert():
+                node.msg = None
+            case ast.FunctionDef():
+                node.returns = None
+            case ast.arg():
+                node.annotation = None
         return self.generic_visit(node)
 
 

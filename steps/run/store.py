@@ -156,16 +156,13 @@ class Store:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
                 try:
                     if data is not None:
-                        records[key] = checked(form, self._opened(data, key), f"{self}/{key}")
+                        facts = parse_json_object(data, address := f"{self}/{key}")
+                        if not is_sealed(facts, _RECORD_HASH, place=key):
+                            raise CorruptError(f"{address} is damaged: it is changed since it was written, or was moved there")
+                        records[key] = checked(form, without(facts, _RECORD_HASH), address)
                 except (CorruptError, ForeignError) as error:
                     print(f"WARNING: {error}; this record is passed over", flush=True)
         return records
-
-    def _opened(self, data: bytes, key: str) -> dict[str, Any]:
-        facts = parse_json_object(data, f"{self}/{key}")
-        if not is_sealed(facts, _RECORD_HASH, place=key):
-            raise CorruptError(f"{self}/{key} is damaged: it is changed since it was written, or was moved there")
-        return without(facts, _RECORD_HASH)
 
     def keys(self, prefix: str) -> list[str]:
         """Return the sorted keys below a prefix such as `runs/`."""
