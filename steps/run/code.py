@@ -1,6 +1,6 @@
 """Hash of the code that computes an output. Docstrings, comments, annotations, messages and log lines do not count.
 
-The hash covers every module that a step's module imports and uses, directly or indirectly, and some data files.
+The hash covers every module that a step's module imports (also inside functions) and uses, directly or indirectly, and some data files.
 """
 
 import ast

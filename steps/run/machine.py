@@ -19,15 +19,15 @@ BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Comma-separated names in AWS Secrets Manager: variables for containers.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Mirror in Weights & Biases (`steps.track.wandb`).
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
-OFF: Final = "off"  # Values of CHESS_GRPO_WANDB.
-OFFLINE: Final = "offline"  # In a folder of the home, for `wandb sync`.
-ONLINE: Final = "online"  # While the step runs; offline without an API key.
+OFF: Final = "off"  # CHESS_GRPO_WANDB: no mirror.
+OFFLINE: Final = "offline"  # Mirror in a folder of the home, for `wandb sync`.
+ONLINE: Final = "online"  # Mirror while the step runs; offline without an API key.
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
 class MachineError(PlainError, ValueError):
-    """An environment variable is invalid."""
+    """The environment is invalid; the message has the variable and its allowed values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads, which change rounding: CHESS_GRPO_THREADS, else all cores.
+    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. Part of versions, because they change rounding.
     store: str = ""  # CHESS_GRPO_STORE: a folder or `s3://BUCKET/PREFIX`; empty for `home`.
     is_container: bool = False  # Whether the disk vanishes with the task.
     task: str = ""  # CHESS_GRPO_TASK: RUN/STEP/TASK; empty outside of a flow.
@@ -89,7 +89,7 @@ def _one_of(name: str, allowed: Sequence[str]) -> str:
 
 
 def store_place(environment: Mapping[str, str]) -> str:
-    """Return CHESS_GRPO_STORE, a folder as absolute path; empty if unset. Raises MachineError for another address."""
+    """Return CHESS_GRPO_STORE, a folder as an absolute path; empty if unset. Raises MachineError for another address."""
     address = environment.get(STORE) or ""
     scheme, is_url, rest = address.partition("://")
     if is_url and (scheme != "s3" or not rest.partition("/")[0]):

@@ -12,8 +12,8 @@ from grpo.base.files import create_file
 from grpo.settings.types import S3_SCHEME
 
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")  # Another writer was first, or is writing now.
-_ABSENT: Final = ("NoSuchKey", "404")  # S3 answers 404 before a download.
-_NUM_READS: Final = 3  # Attempts if reading breaks off.
+_ABSENT: Final = ("NoSuchKey", "404")  # Missing object; 404 answers a HEAD request.
+_NUM_READS: Final = 3  # Attempts to read a body that breaks off.
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
@@ -27,7 +27,7 @@ _REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOIN
 class StoreError(PlainError, OSError):
     """The store failed; the message has reason and remedy."""
 
-    may_pass = True
+    may_pass = True  # A retry may succeed.
 
 
 class FolderObjects:
@@ -121,14 +121,14 @@ class S3Objects:
             return sorted(entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file's content to an object, new or not."""
+        """Write a file to an object, which may exist."""
         with self._plain_errors(key):
             self._client.upload_file(str(path), self._bucket, self._prefix + key)
 
     def download(self, key: str, path: Path) -> None:
         """Write an object to a new file. Raises KeyError if missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._plain_errors(key):  # Resumes broken connections.
+        with self._plain_errors(key):  # boto3 resumes a broken download.
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
     @contextmanager
@@ -152,6 +152,6 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 
 def _code(error: Exception) -> str:
-    """Return S3's error code, empty without an answer. From the text, because an upload's error has no other."""
+    """Return S3's error code from the message, because an upload's error has no other; empty without an answer."""
     match = _CODE.search(str(error))
     return "" if match is None else match[1]

@@ -1,11 +1,11 @@
 """Records of runs in the store, each written once. Trackers, pages and commands show records and outputs.
 
 - `runs/RUN/start.json`: facts of the run.
-- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: one try of a task (attempt). The first process to create a record takes NUMBER,
-  so later attempts have higher numbers. Times are only shown, because clocks differ.
+- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt (one try of a task). The first process to
+  create a record takes NUMBER, so later attempts have higher numbers. Times are only shown, because clocks differ.
 - `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
 - `marks/RUN/COUNT.MARK`: after COUNT attempts the run was `over`, `stopped` by its user, or `published` (complete in the tracking
-  store). `reopened`, at a further attempt, cancels these marks. Marks are empty, so listing them shows the state of all runs.
+  store). `reopened`, at a further attempt, cancels these marks. Marks are empty: their names show the state of all runs.
 - `aliases/ID.json`: run with this second id, which Metaflow gave when the run was resumed.
 """
 
@@ -108,14 +108,14 @@ class Attempt:
     launcher: str  # Token of the process that launched or resumed the run; empty for a service.
     task: str = ""  # Metaflow's RUN/STEP/TASK; after a resume RUN is the second id. Empty outside of a flow.
     status: Status = "running"
-    ended: float | None = None  # Of a killed process, the last known time. None while at work.
+    ended: float | None = None  # Of a killed process, its last known time. None while at work.
     output: StepOutput | None = None
     error: str = ""
-    num_lines: int | None = None  # Length of the journal without an output, because another run may append. None while at work.
+    num_lines: int | None = None  # Journal's lines at an end without output; another run may append. None while at work.
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
-        """Record the end at the time `at` (default: now), and return the ended attempt. If an end is recorded already, that end counts."""
+        """Record the end at `at` (seconds since 1970, default: now), and return the ended attempt. An earlier record of the end counts."""
         num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
         self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
@@ -207,7 +207,7 @@ class Run:
 
     @property
     def other_ids(self) -> tuple[str, ...]:
-        """Metaflow's ids of the resumed run."""
+        """Second ids, from Metaflow's `resume`."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
         return tuple(other for other in ids if other not in ("", self.name))
 

@@ -15,8 +15,7 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
-"""Runtime packages, without linters and test tools. Lies in a package, so that an installation has the file."""
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages; in a package, so that an installation has the file.
 CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable: the launching checkout's CodeFacts as JSON, for containers, which have no git.
 
 
