@@ -1,6 +1,6 @@
 """Hash of the code that computes an output. Docstrings, comments, annotations, messages and log lines do not count.
 
-The hash covers every module that a step's module imports and uses, directly or indirectly, also inside functions, and some data files.
+The hash covers every module that a step's module imports (also inside functions) and uses, directly or indirectly, and some data files.
 """
 
 import ast
@@ -15,15 +15,15 @@ from steps.run.kinds import PARTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # They affect outputs, although a body need not import them.
+_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on them, imported or not.
 _LEFT_OUT: Final = (
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # The version has their values.
-    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The version has their values, too.
-    "grpo.metrics.table",  # The code that logs a metric has its name; the rest is text.
+    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The same.
+    "grpo.metrics.table",  # Code that logs a metric has its name; the rest is text.
     "steps.common.live_diagnosis",  # Only shown.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
-"""Module -> its table of kinds. Only the row of the policy's kind counts, by its `repr`; the table's imports do not."""
+"""Module -> table of kinds. Only the `repr` of the policy's row counts."""
 _NETWORKS: Final = "grpo.policy.networks"  # Imports the network that the settings name, by its name.
 _OPEN: Final = "steps.common.policies.open"  # Imports the competitor of the policy's kind, by its name.
 _DATA: Final = {
@@ -31,13 +31,13 @@ _DATA: Final = {
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
 """Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")  # Left out of a step's module: the version has the declaration's values; the card is no output.
+_VIEWS: Final = ("STEP", "card")  # Left out of a step's module: the version has declared values, and a card is no output.
 _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
 @cache
 def code_hash(module: str, kind: str, network: str) -> str:
-    """Return the hash of a module's code and data files (see above); `kind` and `network` are settings of `policy`."""
+    """Return the hash of a module's code and data files; `kind` and `network` are settings of `policy`."""
     code = code_of(module, kind, network)
     patterns = (pattern.format(kind=kind) for name in _DATA.keys() & code.keys() for pattern in _DATA[name])
     data = {path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)}
@@ -45,7 +45,7 @@ def code_hash(module: str, kind: str, network: str) -> str:
 
 
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
-    """Return module -> text that counts, for all modules that a module's results depend on."""
+    """Return module -> text that counts, for all modules that `module` depends on."""
     by_name = {_NETWORKS: [f"{_NETWORKS}.{network}"], _OPEN: [PARTS[kind].competitor]}
     code: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
@@ -62,7 +62,7 @@ def code_of(module: str, kind: str, network: str) -> dict[str, str]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return a module's file; None for other packages' modules and names that are no module."""
+    """Return a module's file; None for other packages and names of no module."""
     path = ROOT.joinpath(*name.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py") if name.startswith(_PACKAGES) else ()
     return next(filter(Path.is_file, files), None)
@@ -70,7 +70,7 @@ def _path_of(name: str) -> Path | None:
 
 @cache
 def _without_words(text: str) -> tuple[str, frozenset[str]]:
-    """Return the text that counts, and dotted names of possible imports: for `from a import b` both `a.b` and `a`."""
+    """Return the text that counts, and names of possible imports: `a.b` and `a` for `from a import b`."""
     tree, remover = ast.parse(text), _WordRemover()
     tree.body = [node for node in tree.body if not _is_view(node)]
     remover.visit(tree)
@@ -93,37 +93,28 @@ class _WordRemover(ast.NodeTransformer):
     def __init__(self) -> None:
         self.imports: list[tuple[str, str]] = []
 
-    def visit_Import(self, node: ast.Import) -> None:
-        self.imports += [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        assert node.module is not None, "import from the package by its name"
-        self.imports += [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.returns = None
-        return self.generic_visit(node)
-
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        node.msg = None
-        return self.generic_visit(node)
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        if isinstance(node.exc, ast.Call):
-            node.exc.args, node.exc.keywords = [], []
-        return self.generic_visit(node)
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        match node.value:
-            case ast.Constant():
+    def visit(self, node: ast.AST) -> Any:
+        match node:
+            case ast.Import(names=names):
+                self.imports += [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in names]
                 return None
-            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords) if name in _MESSAGE_CALLS:
-                is_output = any(keyword.arg == "file" for keyword in keywords)
-                return self.generic_visit(node if is_output else _TextRemover().visit(node))
+            case ast.ImportFrom(module=module, names=names):
+                assert module is not None, "import from the package by its name"
+                self.imports += [(alias.asname or alias.name, f"{module}.{alias.name}") for alias in names]
+                return None
+            case ast.Expr(value=ast.Constant()):
+                return None
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords)) if name in _MESSAGE_CALLS:
+                if not any(keyword.arg == "file" for keyword in keywords):  # A file may be an output.
+                    _TextRemover().visit(node)
+            case ast.Raise(exc=ast.Call() as error):
+                error.args, error.keywords = [], []
+            case ast.Assert():
+                node.msg = None
+            case ast.FunctionDef():
+                node.returns = None
+            case ast.arg():
+                node.annotation = None
         return self.generic_visit(node)
 
 

@@ -1,4 +1,4 @@
-"""Commands of the flow and of `chess-grpo`: printed so that they work when pasted, and checked when typed."""
+"""Commands of the flow and `chess-grpo`: printed to be pasted, and checked when typed."""
 
 import itertools
 import os
@@ -19,13 +19,13 @@ class CommandError(PlainError, ValueError):
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """Return the command that resumes a flow run, with `python` as its program; `places` are values of `--with`, such as `batch`."""
+    """Return the command that resumes a flow run; `places` are values of `--with`, such as "batch"."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 
 
 def refuse_settings(arguments: Sequence[str]) -> None:
-    """Raise CommandError for a wrong `--config` option. Metaflow's own error would speak of Metaflow's configuration."""
+    """Raise CommandError for a wrong `--config` option, because Metaflow's error speaks of its own configuration."""
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
@@ -42,7 +42,7 @@ def refuse_settings(arguments: Sequence[str]) -> None:
 
 
 def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]:
-    """Return the values of an option in a flow command, whether written `NAME VALUE` or `NAME=VALUE`.
+    """Return the values of an option in a flow command.
 
     >>> option_values(["run", "--with", "batch:cpu=4", "--with=retry"])
     ['batch:cpu=4', 'retry']
@@ -52,9 +52,9 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return a command with its program's path, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last` in a checkout.
+    """Return a command with its program's path: `chess-grpo show last` becomes `.venv/bin/chess-grpo show last`.
 
-    The command stays unchanged if the shell finds this environment's program by name, or if the environment has no such program.
+    Nothing changes if the shell finds this environment's program by name, or if the environment has no such program.
     """
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
@@ -65,5 +65,5 @@ def pasteable(command: str) -> str:
 
 
 def shortened(path: str | Path) -> str:
-    """Return a path below the working directory relative to it; any other path unchanged."""
+    """Return a path relative to the working directory if below it, else unchanged."""
     return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)

@@ -1,9 +1,8 @@
-"""Copies of outputs and progress folders in S3. Writers never share a copy; readers see a copy once its last file is uploaded.
+"""Copies of outputs and progress in S3. Writers share no copy; the file that completes a copy is uploaded last.
 
-- `outputs/STEP/VERSION/HASH/`: an output's files; the manifest is uploaded last.
-- `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash; each save uploads the index (name -> hash) last.
-
-A new progress copy takes a higher NUMBER than all earlier copies, so the highest number is the latest work. No clock counts.
+- `outputs/STEP/VERSION/HASH/`: an output's files, then the manifest.
+- `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, then the index (name -> hash).
+  A new copy takes a NUMBER above all others, so the highest number is the latest work, whatever the machines' clocks.
 """
 
 import json
@@ -32,7 +31,7 @@ from grpo.base.files import (
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
-_NUMBER: Final = "copy.json"  # File of a progress folder on disk: NUMBER of the folder's copy in S3.
+_NUMBER: Final = "copy.json"  # File of a progress folder: NUMBER of its copy in S3.
 _COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
@@ -41,11 +40,11 @@ class Copies:
         self._objects = objects
 
     def outputs(self, step: str, version: str) -> dict[str, dict[str, Any]]:
-        """Return prefix -> manifest of an output's copies; a warning names each damaged copy, which is left out."""
+        """Return prefix -> manifest of an output's copies. A damaged copy is left out with a warning."""
         manifests = {}
         for key in self._objects.keys(f"outputs/{step}/{version}/"):
             prefix = key.removesuffix(f"/{MANIFEST}")
-            if prefix != key and prefix.count("/") == 3:  # Deeper: a file of the output that has the manifest's name.
+            if prefix != key and prefix.count("/") == 3:  # Deeper files belong to the output.
                 address = f"{self._objects}/{key}"
                 try:
                     manifests[prefix] = of_output(parse_manifest(self._objects.get(key) or b"", address), step, version, address)
@@ -54,7 +53,7 @@ class Copies:
         return manifests
 
     def publish(self, folder: Path) -> None:
-        """Upload a local output. An equal copy in S3 is overwritten, because it may be damaged."""
+        """Upload a local output, over an equal copy, which may be damaged."""
         manifest = read_manifest(folder)
         prefix = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
@@ -75,7 +74,7 @@ class Copies:
         return f"{_progress_prefix(step, version)}{number:08d}-{os.urandom(4).hex()}", number
 
     def _fetch_progress(self, copies: Sequence[tuple[int, str]], step: str, folder: Path) -> int:
-        """Replace a progress folder by the latest complete copy with a higher number, if any. Return the folder's number afterwards."""
+        """Replace the folder by the latest complete copy with a higher number, if any. Return the folder's number."""
         own_number = _number_of(folder)
         for number, index in reversed(copies):
             if number <= own_number:
@@ -96,7 +95,7 @@ class Copies:
         return own_number
 
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
-        """Upload a progress folder's files to `copy`, except the hashes `known` there. Return the hashes in the copy after this save."""
+        """Upload new files to `copy`, where the hashes `known` already are. Return the hashes of the complete copy."""
         if _number_of(folder) != number:
             replace_file(folder / _NUMBER, json_text(number).encode())
         files = {name: digest for name, digest in file_hashes(folder).items() if name != _NUMBER}
@@ -125,14 +124,14 @@ class Copies:
 
 
 def of_output(manifest: dict[str, Any], step: str, version: str, source: object) -> dict[str, Any]:
-    """Return the manifest. Raises CorruptError, naming `source`, if the manifest belongs to another step or version."""
+    """Return the manifest. Raises CorruptError, naming `source`, for another step or version."""
     if (manifest.get("step"), manifest.get("version")) != (step, version):
         raise CorruptError(f"{source} holds another output than version {version} of {step}")
     return manifest
 
 
 def _number_of(folder: Path) -> int:
-    """Return the number of the S3 copy that a progress folder continues; 0 without one."""
+    """Return the number of the folder's S3 copy; 0 without a copy."""
     try:
         number = read_json(folder / _NUMBER)
     except (OSError, CorruptError):

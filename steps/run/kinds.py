@@ -1,7 +1,7 @@
-"""Modules of the pipeline that differ by kind of policy, one row per kind; `grpo.settings.kinds` has the library's rows.
+"""Modules of the pipeline by kind of policy; `grpo.settings.kinds` has the library's.
 
-Rows name modules instead of importing them, because torch and transformers take seconds to import. Each kind also has two templates:
-`steps/pages/kinds/NAME.md.j2` (the kind's text on pages) and `steps/cards/kinds/NAME.html.j2` (the card of `pretrain`).
+Rows name modules without importing them, because torch takes seconds to import. Each kind also has the templates
+`steps/pages/kinds/NAME.md.j2` (text on pages) and `steps/cards/kinds/NAME.html.j2` (card of `pretrain`).
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from steps import STEPS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """A step for one kind of policy: the module of the body, and additions to the fields of the same names in `Step`.
+    """A step for one kind of policy: module of the body, and additions to the fields of `Step` with these names.
 
-    A step's version contains the `repr`, so `repr` shows the module alone: settings are in the version by value, metrics change no output.
+    `repr`, part of a step's version, shows the module alone: settings are there by value, metrics change no output.
     """
 
     module: str  # Dotted name of the module whose `body` computes the output.
@@ -32,13 +32,11 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Modules of one kind of policy, by dotted name. `repr`, part of a step's version, shows the fields that outputs depend on."""
+    """Modules of one kind of policy. `repr`, part of a step's version, shows what outputs depend on."""
 
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(
-        repr=False
-    )  # Module with `FIGURES` (step -> charts of the card) and `more_parts(seen)` (further parts of the card).
-    variants: Mapping[str, Variant] = field(default_factory=dict)  # Step -> variant; any other step uses the body of its own file.
+    figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts(seen)` (more of the card).
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # By step; other steps use the body of their own file.
 
     def __post_init__(self) -> None:
         if unknown := self.variants.keys() - set(STEPS):

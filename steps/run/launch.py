@@ -1,4 +1,4 @@
-"""Launch of a run as text: the preset with the fewest differences, the run's label, and the command that starts an equal run."""
+"""Launch of a run: nearest preset, label, and the command that starts an equal run."""
 
 import json
 import shlex
@@ -30,7 +30,7 @@ class Launch:
 
     @property
     def label(self) -> str:
-        """Preset, at most three changed settings with their values, and seed: the run's name until its verdict."""
+        """Preset, at most three changed settings, and seed: the run's name until its verdict."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
         more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
         return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
@@ -49,12 +49,11 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     values = flattened(settings)
-    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # `min` takes the first of equals: the default preset.
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # Default first: `min` prefers it among equals.
     launches = []
     for name in names:
-        preset = flattened(
-            read_settings(f'preset = "{name}"').model_dump(mode="json")
-        )  # Without settings that are None (off): no preset sets them.
+        preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))
+        # No difference is None, because no preset sets a setting that is None (off) by default.
         differences = {key: value for key, value in values.items() if key not in preset or preset[key] != value}
         launches.append(Launch(preset=name, differences=differences, seed=values[_SEED]))
     return min(launches, key=lambda launch: len(launch.differences))

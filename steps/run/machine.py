@@ -1,4 +1,4 @@
-"""Facts of the machine that a step runs on, from environment variables; no setting."""
+"""Facts of this machine, from environment variables; no setting."""
 
 import os
 import re
@@ -15,26 +15,28 @@ _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 # Environment variables.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
-BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it in each of its containers.
-SECRETS: Final = "CHESS_GRPO_SECRETS"  # Comma-separated names of secrets in AWS Secrets Manager, with variables for tasks in containers.
-MIRROR: Final = "CHESS_GRPO_WANDB"  # How runs are mirrored to Weights & Biases (`steps.track.wandb`).
+BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
+SECRETS: Final = "CHESS_GRPO_SECRETS"  # Comma-separated names in AWS Secrets Manager: variables for containers.
+MIRROR: Final = "CHESS_GRPO_WANDB"  # Mirror in Weights & Biases (`steps.track.wandb`).
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
-OFF: Final = "off"  # Values of CHESS_GRPO_WANDB.
-OFFLINE: Final = "offline"  # Into a folder of the home, for `wandb sync` to upload.
-ONLINE: Final = "online"  # While the step runs; offline without an API key.
+OFF: Final = "off"  # CHESS_GRPO_WANDB: no mirror.
+OFFLINE: Final = "offline"  # Mirror in a folder of the home, for `wandb sync`.
+ONLINE: Final = "online"  # Mirror while the step runs; offline without an API key.
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
 class MachineError(PlainError, ValueError):
-    """An environment variable is invalid; the message has its name and allowed values."""
+    """The environment is invalid; the message has the variable and its allowed values."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     stockfish: str  # CHESS_GRPO_STOCKFISH, else `stockfish` on the PATH, else Debian's path.
-    home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: step outputs and the SQLite tracking store.
+    home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # CHESS_GRPO_THREADS, else all cores. Threads of torch; in a training step's version, because they change rounding.
+    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. Part of versions, because they change rounding.
     store: str = ""  # CHESS_GRPO_STORE: a folder or `s3://BUCKET/PREFIX`; empty for `home`.
     is_container: bool = False  # Whether the disk vanishes with the task.
     task: str = ""  # CHESS_GRPO_TASK: RUN/STEP/TASK; empty outside of a flow.
@@ -59,12 +61,12 @@ class Machine:
 
     @property
     def shown_uri(self) -> str:
-        """Tracking URI for messages: without user, password and query."""
+        """Tracking URI without user, password and query, for messages."""
         return without_secrets(self.tracking_uri)
 
 
 def require_home() -> None:
-    """Raise MachineError for a user without a home folder, because several libraries read their configuration there."""
+    """Raise MachineError without a home folder, because several libraries read configuration there."""
     try:
         Path.home()
     except RuntimeError:
@@ -87,7 +89,7 @@ def _one_of(name: str, allowed: Sequence[str]) -> str:
 
 
 def store_place(environment: Mapping[str, str]) -> str:
-    """Return CHESS_GRPO_STORE, with a folder as an absolute path; empty if unset. Raises MachineError for another kind of address."""
+    """Return CHESS_GRPO_STORE, a folder as an absolute path; empty if unset. Raises MachineError for another address."""
     address = environment.get(STORE) or ""
     scheme, is_url, rest = address.partition("://")
     if is_url and (scheme != "s3" or not rest.partition("/")[0]):
@@ -104,7 +106,6 @@ def store_place(environment: Mapping[str, str]) -> str:
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
-    """Return whether AWS Batch set these environment variables."""
     return BATCH_JOB in environment
 
 
@@ -128,10 +129,6 @@ def sqlite_file(tracking_uri: str) -> Path | None:
     return Path(unquote(path)).resolve() if tracking_uri.startswith(prefix) else None
 
 
-_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
-
-
 def without_secrets(text: str) -> str:
     """Return a text whose addresses keep only scheme, host and path.
 
@@ -146,5 +143,5 @@ def _shown(address: re.Match[str]) -> str:
     location, _, query = rest.replace("#", "?").partition("?")
     if rest.startswith("/"):  # A local file or database: an @ belongs to the path.
         return f"{scheme}{location}"
-    # With an @ after a question mark, either may belong to a password: hide everything.
+    # An @ after a question mark: either may belong to a password.
     return f"{scheme}..." if "@" in query else f"{scheme}{location.rpartition('@')[2]}"

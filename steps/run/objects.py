@@ -1,4 +1,4 @@
-"""Objects by key, in a folder or in S3. `create` never overwrites, and no reader sees an incomplete object."""
+"""Objects by key, in a folder or in S3. No reader sees an incomplete object."""
 
 import os
 import re
@@ -12,8 +12,8 @@ from grpo.base.files import create_file
 from grpo.settings.types import S3_SCHEME
 
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")  # Another writer was first, or is writing now.
-_ABSENT: Final = ("NoSuchKey", "404")  # The number before a download, to which S3 answers without a text.
-_NUM_READS: Final = 3  # Attempts to read an object whose content breaks off.
+_ABSENT: Final = ("NoSuchKey", "404")  # Missing object; 404 answers a HEAD request.
+_NUM_READS: Final = 3  # Attempts to read a body that breaks off.
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
@@ -25,9 +25,9 @@ _REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOIN
 
 
 class StoreError(PlainError, OSError):
-    """The store failed; the message has the reason and the remedy."""
+    """The store failed; the message has reason and remedy."""
 
-    may_pass = True
+    may_pass = True  # A retry may succeed.
 
 
 class FolderObjects:
@@ -37,37 +37,37 @@ class FolderObjects:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content; None without one."""
+        """Return an object's content; None if missing."""
         try:
             return (self._folder / key).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless the key has one; return whether it was written."""
+        """Write an object unless it exists; return whether it was written."""
         return create_file(self._folder / key, data)
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the sorted keys below a prefix, which ends in `/`."""
+        """Return the sorted keys below a prefix such as `runs/`."""
         keys: list[str] = []
-        for folder, subfolders, names in os.walk(self._folder / prefix):  # Ignores folders that writers remove meanwhile.
+        for folder, subfolders, names in os.walk(self._folder / prefix):  # Skips folders that are removed meanwhile.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)
 
 
 class S3Objects:
-    """Objects below a prefix of a bucket. All methods raise StoreError if S3 refuses or still fails after retries."""
+    """Objects below a prefix of a bucket. All methods raise StoreError if S3 refuses or fails after retries."""
 
     def __init__(self, address: str) -> None:
-        """Take `s3://BUCKET/PREFIX`; sends no request yet."""
+        """Take `s3://BUCKET/PREFIX`, without a request."""
         import boto3.session
         import botocore.config
 
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        # Not boto3's default session, which the complete process shares. The client retries with back-off.
+        # A new session, because the process shares boto3's default session.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
             self._client = boto3.session.Session().client("s3", config=settings)
@@ -76,7 +76,7 @@ class S3Objects:
         return self._address
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content; None without one."""
+        """Return an object's content; None if missing."""
         try:
             with self._plain_errors(key):
                 return self._body(key)
@@ -84,7 +84,7 @@ class S3Objects:
             return None
 
     def _body(self, key: str) -> bytes:
-        """Return an object's content. Botocore retries requests, but not the reading of a body that breaks off."""
+        """Return an object's content. Botocore retries requests, but not reading the body."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):
@@ -98,7 +98,7 @@ class S3Objects:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless the key has one; return whether it was written."""
+        """Write an object unless it exists; return whether it was written."""
         with self._plain_errors(key):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
@@ -107,11 +107,10 @@ class S3Objects:
                     raise
             else:
                 return True
-        # A retry conflicts with the first try if only S3's answer was lost: equal content counts as written.
+        # After a lost answer, botocore's retry conflicts with its first try: equal content was written here.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:
-        """Delete an object, if it exists."""
         with self._plain_errors(key):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
@@ -122,19 +121,19 @@ class S3Objects:
             return sorted(entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file's content to an object; an existing object is overwritten."""
+        """Write a file to an object, which may exist."""
         with self._plain_errors(key):
             self._client.upload_file(str(path), self._bucket, self._prefix + key)
 
     def download(self, key: str, path: Path) -> None:
-        """Write an object's content to a new file. Raises KeyError without the object."""
+        """Write an object to a new file. Raises KeyError if missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._plain_errors(key):  # Continues after a broken connection.
+        with self._plain_errors(key):  # boto3 resumes a broken download.
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
-        """Turn botocore's errors into KeyError for a missing object, else StoreError with a remedy."""
+        """Raise KeyError for a missing object, StoreError for other errors of botocore."""
         try:
             yield
         except _s3_errors() as error:
@@ -146,7 +145,6 @@ class S3Objects:
 
 
 def _s3_errors() -> tuple[type[Exception], ...]:
-    """Return the error types of boto3 and botocore, imported at first use."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -154,6 +152,6 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 
 def _code(error: Exception) -> str:
-    """Return S3's error code, such as "NoSuchKey"; empty without an answer. An upload's error has the code in its text alone."""
+    """Return S3's error code from the message, because an upload's error has no other; empty without an answer."""
     match = _CODE.search(str(error))
     return "" if match is None else match[1]

@@ -1,4 +1,4 @@
-"""Checks of Metaflow's configuration and metadata service before Metaflow starts, because Metaflow reports faults by a traceback."""
+"""Checks of Metaflow's configuration and metadata service, because Metaflow reports faults by a traceback."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class OrchestratorError(PlainError, RuntimeError):
 
 
 def configuration(environment: Mapping[str, str]) -> str:
-    """Return Metaflow's configuration file, without importing Metaflow. Raises OrchestratorError if the file cannot be read."""
+    """Return Metaflow's configuration file, or a note that it has none. Raises OrchestratorError if the file cannot be read."""
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
     profile = environment.get("METAFLOW_PROFILE")
@@ -38,7 +38,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return the kind or address of Metaflow's metadata. Raises OrchestratorError if the metadata service does not answer."""
+    """Return "metadata: KIND" or "metadata: ADDRESS". Raises OrchestratorError if the metadata service does not answer."""
     import requests
     from metaflow import metaflow_config
 

@@ -25,23 +25,20 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     boards = settings.boards
     files = find_files(boards.files) if boards.files else []
     excluded = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
-    # The dataset's rows contain names of source files, so names count but folders do not. Excluded positions count by content alone.
+    # The dataset's rows contain file names, so names count, folders do not. Excluded positions count by content.
     sources = {f"file {file.name}": fingerprint(file) for file in files}
     return {"engine": str(identify(machine.stockfish))} | sources | excluded
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
-    """Return setting -> default, for settings of a kind's section that `pretrain` does not read; empty for a kind without a section."""
+    """Return setting -> default, for settings of a kind's section that `pretrain` does not read."""
     section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
     fields = type(getattr(Settings(), section)).model_fields if section else {}
     return {name: field.default for name, field in fields.items() if not is_within(f"{section}.{name}", reads)}
 
 
 def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return hashes of imitation's initial model, and of defaults that `pretrain` writes into the policy's folder.
-
-    Raises a PlainError of the kind when the initial model is missing.
-    """
+    """Return hashes of the initial model and of defaults in the policy's folder. Raises the kind's PlainError without the model."""
     kind = settings.policy.kind
     unread = {"unread settings": sha256_json(unread_by_pretrain(kind))} if KINDS[kind].section else {}
     model: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
@@ -49,13 +46,13 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the hash of the book's content; {} without a book, because the generator of openings counts as code."""
+    """Return the hash of the book's content; generated openings count as code."""
     book = settings.evaluation.opening_book
     return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the hash of the defaults that pages show: of all settings except those that no version has."""
+    """Return the hash of the defaults that pages show: all except settings in no version."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
@@ -68,4 +65,4 @@ OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] 
     Outside.MODEL: _model,
     Outside.DEFAULTS: _defaults,
 }
-"""Dependency -> function that returns name -> hash, which a step's version includes."""
+"""Dependency -> function that returns name -> hash, for versions."""

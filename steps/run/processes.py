@@ -1,7 +1,7 @@
-"""Processes of a flow: tokens that tell whether a process still lives, their end with their parent, and exit codes.
+"""Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent.
 
-Metaflow's scheduler starts one process per task, and a task starts processes that render its cards. On AWS Batch the scheduler's processes
-watch remote jobs. When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG), so GRPO saves its last step.
+Metaflow's scheduler starts a process per task (on AWS Batch, to watch a remote job), and a task starts processes that render cards. When
+a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG), so GRPO saves its last step.
 """
 
 import os
@@ -15,8 +15,8 @@ from typing import Final, Literal
 from grpo.base.processes import signal_when_parent_ends
 
 NO_RETRY: Final = 202  # Exit code after which Metaflow does not retry the task.
-RESUMABLE: Final = 75  # Exit code: a retry, on any machine, resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
-# Environment variables that tasks inherit, except on AWS Batch, because another machine has other processes.
+RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
+# Environment variables that tasks inherit, except on AWS Batch: another machine has other processes.
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"  # Token of the process that launched or resumed the run.
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Id of the parent process.
 _ENDED: Final = 128 + signal.SIGTERM
@@ -26,7 +26,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_token() -> str:
-    """Return this process's token: machine, boot, process namespace, id and start time (ids are reused); empty without /proc."""
+    """Return this process's machine, boot, namespace, id and start (because ids are reused); empty without /proc."""
     if not _NAMESPACE.exists():
         return ""
     machine = _MACHINE.read_text(encoding="utf-8").strip() if _MACHINE.exists() else ""
@@ -38,15 +38,15 @@ def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
     """Return whether the process of a token lives; "unknown" for an empty token or another machine."""
     match token.split(), own_token().split():
         case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
-            if boot != own_boot and not machine.endswith("/"):
-                return "gone"  # The machine has rebooted since.
+            if boot != own_boot and not machine.endswith("/"):  # Without a machine id, another boot may be another machine.
+                return "gone"
             if (boot, namespace) == (own_boot, own_namespace):
                 return "alive" if _start(int(process)) == start else "gone"
     return "unknown"
 
 
 def _start(process: int) -> str | None:
-    """Return a process's start time in kernel ticks since the boot; None if the process has ended."""
+    """Return a process's start in kernel ticks since boot; None if ended."""
     try:
         state, *fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -55,10 +55,9 @@ def _start(process: int) -> str | None:
 
 
 def end_with_parent(*, unwinds: bool = False) -> None:
-    """End this process when its parent in the flow ends; the flow's first process has no parent in the flow.
+    """End this process when its parent in the flow ends. Call it once, in the main thread, before anything else.
 
-    Call it once, in the main thread, before anything else. The kernel watches the thread that started this process, so the thread must
-    outlive the process; Metaflow starts processes from main threads.
+    The kernel watches the thread that started this process, so a main thread must start it, as in Metaflow.
 
     Args:
         unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its action.
@@ -70,7 +69,7 @@ def end_with_parent(*, unwinds: bool = False) -> None:
     if unwinds:
         signal.signal(signal.SIGTERM, _unwind)
     signal_when_parent_ends(signal.SIGTERM)
-    if not Path(f"/proc/{parent}").exists():  # The parent ended before that call.
+    if not Path(f"/proc/{parent}").exists():  # The parent ended before.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

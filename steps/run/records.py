@@ -1,17 +1,18 @@
-"""Records of runs in the store, each written once. Trackers, pages and commands are views of records and outputs.
+"""Records of runs in the store, each written once. Trackers, pages and commands show records and outputs.
 
 - `runs/RUN/start.json`: facts of the run.
 - `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt (one try of a task). The first process to
-  create a record gets NUMBER, so later attempts have higher numbers. Times are only shown, because machines' clocks differ.
+  create a record takes NUMBER, so later attempts have higher numbers. Times are only shown, because clocks differ.
 - `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
-- `marks/RUN/COUNT.MARK`: after COUNT attempts the run was `over`, `stopped` by its user, or `published` (the tracking store had
-  everything). `reopened`, when a further attempt begins, cancels these marks. Marks are empty: their names suffice to list all runs.
-- `aliases/ID.json`: the run with this second id, which Metaflow gave the run when it was resumed.
+- `marks/RUN/COUNT.MARK`: after COUNT attempts the run was `over`, `stopped` by its user, or `published` (complete in the tracking
+  store). `reopened`, at a further attempt, cancels these marks. Marks are empty: their names show the state of all runs.
+- `aliases/ID.json`: run with this second id, which Metaflow gave when the run was resumed.
 """
 
 import os
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
@@ -29,43 +30,41 @@ from steps.run.versions import CodeFacts
 from steps.run.work import read_journal
 
 Status = Literal["running", "finished", "failed", "killed"]
-LAST: Final = "end"  # A run is finished when this step is.
+LAST: Final = "end"  # Last step of a finished run.
 _BEGUN, _ENDED = ".begun.json", ".ended.json"
-_ATTEMPT: Final = re.compile(r"runs/(?P<run>[^/]+)/(?P<number>[0-9]{6,9})\.(?:begun|ended)\.json")
+_ATTEMPT: Final = re.compile(r"runs/[^/]+/[0-9]{6,9}\.(?:begun|ended)\.json")
 _MARK: Final = re.compile(r"marks/(?P<run>[^/]+)/(?P<number>[0-9]{1,9})\.(?P<name>order|over|stopped|published|reopened)")
 _STOPPED: Final = "stopped by Ctrl-C or SIGTERM"
 _LOST: Final = "its process is gone: it was killed, or its machine was lost"
 
 
-Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970, by the writer's clock.
+Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970.
 
 
 @STRICT
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # Name as typed: RUN/STEP, or a registry's alias or version with its preset, such as `smoke/peak`.
+    name: str  # As typed: RUN/STEP, or PRESET/NAME for the registry's alias or version, such as `smoke/peak`.
     run: Id
-    step: int  # GRPO step of the checkpoint; 0 is the pretrained policy.
+    step: int  # GRPO step; 0 is the pretrained policy.
 
 
 @STRICT
 class RunFacts(TypedDict):
-    """Facts of a run at its start."""
-
     run: Id  # Metaflow's id.
     preset: Id
     settings: dict[str, Any]
     code: CodeFacts
-    tracking: str  # Address of the run's tracking store, without secrets.
-    command: str  # Command that starts an equal run.
+    tracking: str  # Address of the tracking store, without secrets.
+    command: str  # Starts an equal run.
     label: str  # Name in trackers.
-    tags: dict[str, str]  # Tags in trackers.
-    head: str  # Beginning of the description in trackers, in Markdown.
-    texts: dict[FileName, str]  # File name -> text: the settings as typed.
+    tags: dict[str, str]
+    head: str  # Beginning of the trackers' description, in Markdown.
+    texts: dict[FileName, str]  # The settings as typed, by file name.
     origin: OriginFacts | None
     started: Seconds
-    launcher: str  # Token of the process that runs the run (`steps.run.processes`); empty if a service does.
+    launcher: str  # Token (`steps.run.processes`) of the process that launched the run; empty for a service.
 
 
 @STRICT
@@ -102,21 +101,21 @@ _ENDED_FORM: Final = TypeAdapter(_Ended)
 class Attempt:
     run: str
     step: str
-    part: str  # Which of the step's parallel tasks, such as "1 of 2"; empty for a step of one task.
-    number: int  # From 0, among all attempts of the run.
+    part: str  # Parallel task, such as "1 of 2"; empty for a step of one task.
+    number: int  # From 0, among the run's attempts.
     version: str
     started: float  # Seconds since 1970.
-    launcher: str  # Token of the process that launched or resumed the run; empty if a service runs the task.
-    task: str = ""  # Metaflow's RUN/STEP/TASK; after a resume, RUN is the run's second id. Empty outside of a flow.
+    launcher: str  # Token of the process that launched or resumed the run; empty for a service.
+    task: str = ""  # Metaflow's RUN/STEP/TASK; after a resume RUN is the second id. Empty outside of a flow.
     status: Status = "running"
-    ended: float | None = None  # Seconds since 1970; for a killed process, its last known time. None while at work.
+    ended: float | None = None  # Of a killed process, its last known time. None while at work.
     output: StepOutput | None = None
-    error: str = ""  # Reason for an end without output.
-    num_lines: int | None = None  # Lines of the journal at an end without output, because another run may append. None while at work.
+    error: str = ""
+    num_lines: int | None = None  # Journal's lines at an end without output; another run may append. None while at work.
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
-        """Record the end, now or `at` seconds since 1970, and return the ended attempt. An earlier record of its end stays and counts."""
+        """Record the end at `at` (seconds since 1970, default: now), and return the ended attempt. An earlier record of the end counts."""
         num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
         self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
@@ -125,7 +124,7 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class _Marks:
-    """Highest COUNT of each mark of a run, and its order; -1 without such a mark."""
+    """Highest number of each mark of a run; -1 without the mark."""
 
     order: int = -1
     over: int = -1
@@ -141,21 +140,25 @@ class _Marks:
     def is_published(self) -> bool:
         return self.published > self.reopened
 
+    @property
+    def is_stopped(self) -> bool:
+        return self.stopped > self.reopened
+
 
 class Run:
-    """A run as recorded. Attempts are read once, at first use; later changes need a new object."""
+    """A run as recorded. Records are read once, so later changes need a new object."""
 
-    def __init__(self, store: Store, facts: RunFacts, keys: frozenset[str], marks: _Marks) -> None:
-        """Take the run's facts, the keys of its attempts' records, and its marks."""
+    def __init__(self, store: Store, facts: RunFacts, keys: Iterable[str], marks: _Marks) -> None:
         self._store, self.facts, self.name, self._marks = store, facts, facts["run"], marks
-        self._begun = sorted(key for key in keys if key.endswith(_BEGUN))
-        self._ended = keys - set(self._begun)
+        attempt_keys = sorted(filter(_ATTEMPT.fullmatch, keys))
+        self._begun = [key for key in attempt_keys if key.endswith(_BEGUN)]
+        self._ended = [key for key in attempt_keys if key.endswith(_ENDED)]
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, earliest first. An attempt without an end counts as killed if a later attempt of the same task exists."""
+        """All attempts, earliest first. Without a recorded end, an attempt counts as killed if its task has a later one."""
         begun = self._store.read_all(self._begun, _BEGUN_FORM)
-        ended = self._store.read_all(sorted(self._ended), _ENDED_FORM)
+        ended = self._store.read_all(self._ended, _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
         attempts: list[Attempt] = []
         for key, facts in reversed(begun.items()):
@@ -177,13 +180,13 @@ class Run:
         return {(attempt.step, attempt.part): attempt for attempt in self.attempts}
 
     def output_of(self, step: str) -> StepOutput | None:
-        """Return the latest output of a step that is one task; None before."""
+        """Return the latest output of a step that is one task; None without an output."""
         outputs = [attempt.output for attempt in self.attempts if attempt.step == step and not attempt.part and attempt.output]
         return outputs[-1] if outputs else None
 
     @property
     def status(self) -> Status:
-        """Status. If the launcher's state is unknown (another machine), a failed or killed task without a running one ends the run."""
+        """Status. If the launcher's state is unknown (another machine), failed or killed tasks end the run unless another task runs."""
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
         states = {attempt.status for attempt in self.latest().values()}
@@ -194,131 +197,111 @@ class Run:
 
     @property
     def launcher(self) -> str:
-        """Token of the process that launched the run or resumed it last; empty if a service runs it."""
+        """Token of the process that launched the run or resumed it last; empty for a service."""
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` for the command that resumes the run: `batch` if a service ran it on a store in S3."""
+        """Values of `--with` that resume the run: "batch" if a service ran it and the store is S3."""
         return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
 
     @property
     def other_ids(self) -> tuple[str, ...]:
-        """Ids that Metaflow gave the run when it was resumed."""
+        """Second ids, from Metaflow's `resume`."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
         return tuple(other for other in ids if other not in ("", self.name))
 
     @property
     def order(self) -> int:
-        """Number among all runs of the store; a later run has a higher one."""
+        """Number of the run; a later run has a higher number."""
         return self._marks.order
 
     @property
     def started(self) -> float:
-        """Seconds since 1970."""
         return self.facts["started"]
 
     @property
     def ended(self) -> float | None:
-        """Seconds since 1970; None while it runs."""
+        """Seconds since 1970; None while the run is running."""
         if self.status == "running":
             return None
         return next((attempt.ended or attempt.started for attempt in reversed(self.attempts)), self.started)
 
     @property
     def error(self) -> str:
-        """Error of `failure`, or the note that the user stopped the run between two tasks; else empty."""
+        """Error of `failure`, or the note that the user stopped the run; else empty."""
         if self.failure is not None:
             return self.failure.error
-        return _STOPPED if self._is_stopped and self.status == "killed" else ""
+        return _STOPPED if self._marks.is_stopped and self.status == "killed" else ""
 
     @property
     def failed_step(self) -> str:
-        """Step of `failure`; empty without one."""
         return "" if self.failure is None else self.failure.step
 
     def set_published(self) -> None:
-        """Record that the tracking store has the complete run. Does nothing for a run that still runs or lacks the end of an attempt."""
+        """Record that the tracking store has the complete run; does nothing before the run and all attempts have ended."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
             self._set("published")
 
     def set_stopped(self) -> None:
         self._set("stopped")
 
-    @property
-    def why_gone(self) -> str:
-        """Reason for the end of the run's processes."""
-        return _STOPPED if self._is_stopped else _LOST
-
-    @property
-    def _is_stopped(self) -> bool:
-        return self._marks.stopped > self._marks.reopened
-
-    def set_over(self) -> None:
-        self._set("over")
-
     def _set(self, mark: str) -> None:
         self._store.create(f"marks/{self.name}/{len(self._begun)}.{mark}", {})
 
     @property
     def failure(self) -> Attempt | None:
-        """Latest attempt that failed, else was killed, and was not repeated; None without one."""
+        """Latest attempt that failed (else: was killed) without a repetition, or None."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
-        # A failed task comes first: the scheduler kills the tasks beside it.
+        # When a task fails, the scheduler kills the tasks beside it.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 
 class Runs:
-    """All runs whose records a store has."""
-
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def begin_run(self, facts: RunFacts) -> None:
-        """Record that a run starts. A second try of the start task changes nothing."""
+        """Record that a run starts; a second try changes nothing."""
         marks = self._marks()
         if facts["run"] not in marks:
             self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})
         self._store.create(_start(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
-        """Record that an attempt begins. A run that was over, stopped or published is reopened."""
+        """Record that an attempt begins, and reopen a run that was over, stopped or published."""
         facts: dict[str, Any] = {"step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time(), "task": os.environ.get(TASK, "")}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
         if (other_id := facts["task"].partition("/")[0]) not in ("", run):
             self._store.create(_alias(other_id), {"run": run})
         marks = self._marks(run).get(run, _Marks())
-        if marks.is_over or marks.is_published or marks.stopped > marks.reopened:
+        if marks.is_over or marks.is_published or marks.is_stopped:
             self._store.create(f"marks/{run}/{max(marks.over, marks.stopped, marks.published)}.reopened", {})
         while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts):
             number += 1
         return Attempt(run=run, number=number, **facts, store=self._store)
 
     def all(self) -> list[Run]:
-        """Return all runs, newest first. A warning names each run with a damaged start record, which is left out."""
-        keys: dict[str, set[str]] = {}
+        """Return all runs, newest first. A run with a damaged start record is left out with a warning."""
+        keys: dict[str, list[str]] = {}
         for key in self._store.keys("runs/"):
-            keys.setdefault(key.split("/")[1], set()).add(key)
-        facts, marks = self._store.read_all(map(_start, keys), _START_FORM), self._marks()
-        runs = [
-            Run(self._store, facts[_start(run)], _attempts(run_keys), marks.get(run, _Marks()))
-            for run, run_keys in keys.items()
-            if _start(run) in facts
-        ]
+            keys.setdefault(_start(key.split("/")[1]), []).append(key)
+        facts, marks = self._store.read_all(keys, _START_FORM), self._marks()
+        runs = [Run(self._store, fact, keys[key], marks.get(key.split("/")[1], _Marks())) for key, fact in facts.items()]
         return sorted(runs, key=lambda run: run.order, reverse=True)
 
     def newest(self, count: int) -> list[Run]:
-        """Return at most `count` runs, newest first, without reading records of older runs."""
+        """Return at most `count` runs, newest first, without reading older ones."""
         marks = self._marks()
         return self._named(sorted(marks, key=lambda run: marks[run].order)[-count:])
 
     def unpublished(self) -> list[Run]:
-        """Return the runs without a valid mark `published`, newest first, without reading records of other runs."""
+        """Return the runs that are not published, newest first, without reading others."""
         return self._named([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
-        """Return the run with this id, its first or a later one. None if missing, or if its record is damaged (a warning names it)."""
+        """Return the run with this first or second id; None if missing, or (with a warning) damaged."""
         if re.fullmatch(ID_PATTERN, run) is None:
             return None
         if (facts := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
@@ -326,40 +309,36 @@ class Runs:
             return None if alias is None or alias["run"] == run else self.get(alias["run"])
         if facts["run"] != run:
             return None
-        return Run(self._store, facts, _attempts(self._store.keys(f"runs/{run}/")), self._marks(run).get(run, _Marks()))
+        return Run(self._store, facts, self._store.keys(f"runs/{run}/"), self._marks(run).get(run, _Marks()))
 
     def close_gone(self) -> list[Run]:
-        """Close runs whose launchers are gone; return the closed runs that had not finished. Runs of other machines stay open."""
+        """Close this machine's runs whose launchers are gone, and return the unfinished ones."""
         open_runs = self._named([run for run, marks in self._marks().items() if not (marks.is_over or marks.is_published)])
         gone = [run for run in open_runs if state_of(run.launcher) == "gone"]
-        return [over for run in gone if (over := self.close(run)).status != "finished"]
+        return [closed for run in gone if (closed := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:
-        """End the running attempts of a run whose launcher is gone or is this process. Return the run as it is afterwards."""
+        """End all attempts of a run whose launcher is gone or is this process, and return the closed run."""
+        error = _STOPPED if run._marks.is_stopped else _LOST
         for attempt in run.attempts:
             if attempt.ended is None:
                 rows = read_journal(self._store.progress(attempt.step, attempt.version))
-                attempt.end("killed", error=run.why_gone, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
-        run.set_over()
-        over = self.get(run.name)
-        assert over is not None
-        return over
+                attempt.end("killed", error=error, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
+        run._set("over")
+        closed = self.get(run.name)
+        assert closed is not None
+        return closed
 
     def _named(self, names: list[str]) -> list[Run]:
-        """Return the runs of these names, newest first."""
         return sorted((run for run in map(self.get, names) if run is not None), key=lambda run: run.order, reverse=True)
 
     def _marks(self, run: str = "") -> dict[str, _Marks]:
-        """Return run -> marks, of all runs or of one. Lists names only."""
+        """Return run -> marks, of all runs or of one, without reading records."""
         marks: dict[str, _Marks] = {}
         for match in filter(None, map(_MARK.fullmatch, self._store.keys(f"marks/{run}/" if run else "marks/"))):
             of_run = marks.setdefault(match["run"], _Marks())
             setattr(of_run, match["name"], max(getattr(of_run, match["name"]), int(match["number"])))
         return marks
-
-
-def _attempts(keys: "set[str] | list[str]") -> frozenset[str]:
-    return frozenset(key for key in keys if _ATTEMPT.fullmatch(key))
 
 
 def _alias(run: str) -> str:

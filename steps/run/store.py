@@ -1,10 +1,8 @@
-"""Store of step outputs by version, progress of unfinished steps, and records of runs; in a folder or in S3.
+"""Store of step outputs, progress of unfinished steps, and records of runs; in a folder or in S3.
 
-A writer fills a temporary folder, then writes the manifest (hash of each file), then renames the folder to `outputs/STEP/VERSION/`. Outputs
-never change, and equal versions have equal outputs, so machines need no lock between them. On one disk, a lock that ends with its process
-makes a second process wait for the first, because both use `progress/STEP/VERSION/`.
-
-With a store in S3 (`steps.run.copies`), these folders lie in the home: outputs as a cache, progress for the processes of this disk.
+A writer fills a temporary folder, adds the manifest (hash of each file), and renames the folder to `outputs/STEP/VERSION/`. Outputs never
+change, and equal versions have equal outputs, so machines need no lock. Processes of one disk lock a version, because they share
+`progress/STEP/VERSION/`. If the store is S3 (`steps.run.copies`), these folders lie in the home, the outputs as a cache.
 """
 
 import os
@@ -41,7 +39,7 @@ from steps.run.step import StepOutput
 
 T = TypeVar("T")
 _RECORD_HASH: Final = "record_hash"
-_NUM_AT_ONCE: Final = 16  # Concurrent reads of records: each waits for the network, not for a core.
+_NUM_AT_ONCE: Final = 16  # Concurrent reads of records.
 
 
 class MissingFileError(CorruptError, FileNotFoundError):
@@ -50,7 +48,7 @@ class MissingFileError(CorruptError, FileNotFoundError):
 
 class Store:
     def __init__(self, place: str | Path, home: Path) -> None:
-        """Take a folder or `s3://BUCKET/PREFIX`, and the home; reads and writes nothing yet."""
+        """Take a folder or `s3://BUCKET/PREFIX`, and the home, without reading or writing."""
         self._place = str(place)
         self._objects: FolderObjects | S3Objects
         if self._place.startswith(S3_SCHEME):
@@ -66,39 +64,38 @@ class Store:
     def __str__(self) -> str:
         return self._place
 
-    # Outputs.
-
     def folder(self, step: str, version: str) -> Path:
-        """Return the path of an output on this disk; it may not exist."""
+        """Return the path of an output on this disk, which may not exist."""
         return self._folder / "outputs" / step / version
 
+    def progress(self, step: str, version: str) -> Path:
+        return self._folder / "progress" / step / version
+
     def place(self, output: StepOutput) -> str:
-        """Return the address of an output for messages: its folder, or the prefix of its copies in S3."""
+        """Return an output's address for messages: a folder, or the prefix of all copies in S3."""
         root = self._folder if self._copies is None else self
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
     def open(self, output: StepOutput) -> Path:
-        """Return the verified folder of an output, fetched from S3 if necessary. Raises CorruptError without a complete copy."""
+        """Return an output's verified folder, if necessary from S3. Raises CorruptError without a complete copy."""
         if self._verified(output["step"], output["version"], output["output_hash"]) is None:
             raise CorruptError(f"{self} has no complete copy of the output {output['output_hash'][:12]} of {output['step']}")
         return self.folder(output["step"], output["version"])
 
     def manifest(self, output: StepOutput) -> dict[str, Any]:
-        """Return the manifest of a verified output. Raises CorruptError as `open` does."""
         return read_manifest(self.open(output))
 
     def file(self, output: StepOutput, name: str) -> Path:
-        """Return the path of a file or folder in a verified output. Raises CorruptError as `open` does, or MissingFileError."""
+        """Return a file or folder of a verified output. Raises CorruptError as `open` does, or MissingFileError."""
         if not (path := self.open(output) / name).exists():
             raise MissingFileError(f"the output of {output['step']} in {self.place(output)} has no {name}: other code made it")
         return path
 
     @contextmanager
     def making(self, step: str, version: str) -> Iterator["Making"]:
-        """Yield a `Making`, which has this version's output or makes it. Other processes of this disk wait, and print for which process.
+        """Yield a `Making`, which has this version's output or makes it. Other processes of this disk wait, and print for which one.
 
-        The progress folder survives kills and is deleted once the output is in the store. With S3, it begins as the latest complete copy
-        of any machine, unless this disk's folder is later.
+        The progress folder survives kills until the output is stored. With S3, the folder begins as the latest copy of any machine.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
 
@@ -106,20 +103,20 @@ class Store:
             print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)
 
         with locked(lock, say):
-            # Hard links in temporary files of killed processes would keep deleted outputs on the disk.
+            # Temporary hard links of killed processes would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)
             making = Making(self, step, version)
             yield making
             if making.output is not None:
-                with suppress(StoreError):  # The next process that finds the output deletes the progress.
+                with suppress(StoreError):  # The next process with this version deletes the progress.
                     if self._copies is not None:
                         self._copies.remove_progress(step, version)
                 if progress.exists():
                     remove_folder(progress)
 
     def _verified(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of a complete output, fetched from S3 if necessary; None without. `wanted`: its hash, empty for any."""
+        """Return the manifest of a complete output, if necessary from S3; else None. `wanted`: output hash, empty for any."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -133,7 +130,7 @@ class Store:
         return next((manifest for prefix, manifest in matching if self._fetch(prefix, manifest, folder)), None)
 
     def _fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> bool:
-        """Download an output, and return whether it was complete. If so, an existing folder is set aside."""
+        """Return whether the copy was complete; if so, it replaces the folder, which is set aside."""
         assert self._copies is not None
         try:
             with atomic_folder(folder) as new_folder:
@@ -145,61 +142,51 @@ class Store:
         print(f"{manifest['step']}: output {manifest['output_hash'][:12]} fetched from {self}", flush=True)
         return True
 
-    # Progress.
-
-    def progress(self, step: str, version: str) -> Path:
-        """Return the path of a version's progress folder on this disk; it may not exist."""
-        return self._folder / "progress" / step / version
-
-    # Records.
-
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
-        """Write a record unless its key has one; return whether it was written. A key is a relative path such as `runs/17/start.json`.
+        """Write a record unless the key, such as `runs/17/start.json`, has one; return whether it was written.
 
-        The record's hash covers facts and key, so `read_all` detects a record that was changed or moved to another key.
+        The record's hash covers facts and key, so `read_all` detects a record that was changed or moved.
         """
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record of this form. A warning names each record that is damaged, moved or of another form, which is left out."""
+        """Return key -> record, without missing ones. A record that is damaged, moved or of another form is left out with a warning."""
         wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
                 try:
                     if data is not None:
-                        records[key] = checked(form, self._opened(data, key), f"{self}/{key}")
+                        facts = parse_json_object(data, address := f"{self}/{key}")
+                        if not is_sealed(facts, _RECORD_HASH, place=key):
+                            raise CorruptError(f"{address} is damaged: it is changed since it was written, or was moved there")
+                        records[key] = checked(form, without(facts, _RECORD_HASH), address)
                 except (CorruptError, ForeignError) as error:
                     print(f"WARNING: {error}; this record is passed over", flush=True)
         return records
 
-    def _opened(self, data: bytes, key: str) -> dict[str, Any]:
-        facts = parse_json_object(data, f"{self}/{key}")
-        if not is_sealed(facts, _RECORD_HASH, place=key):
-            raise CorruptError(f"{self}/{key} is damaged: it is changed since it was written, or was moved there")
-        return without(facts, _RECORD_HASH)
-
     def keys(self, prefix: str) -> list[str]:
-        """Return the sorted keys below a prefix, which ends in `/`."""
+        """Return the sorted keys below a prefix such as `runs/`."""
         return self._objects.keys(prefix)
 
     def probe(self) -> None:
-        """Check the store: write, list and read a record. Raises StoreError or StorageError."""
-        self.create(key := "probe/record.json", {})  # Tests the permission to write even if the record exists.
+        """Write, list and read a record. Raises StoreError or StorageError."""
+        self.create(key := "probe/record.json", {})  # Needs permission to write even if the record exists.
         if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
             raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
 
 
 class Making:
-    """An output that this process makes or found complete; see `Store.making`."""
+    """An output that exists or is being made; see `Store.making`."""
 
     def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
         self._copy, self._number, self._saved_hashes = "", 0, set[str]()
-        self.progress = store.progress(step, version)  # Survives kills; contains the work of earlier processes.
+        self.progress = store.progress(step, version)  # Folder that survives kills.
         was_local = store.folder(step, version).exists()
         manifest = store._verified(step, version)
         self.output = None if manifest is None else _output(manifest)  # None until the output is in the store.
         if manifest is not None:
+            # An earlier upload may have failed.
             if was_local and store._copies is not None and manifest not in store._copies.outputs(step, version).values():
                 store._copies.publish(store.folder(step, version))
         else:
@@ -210,7 +197,7 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Copy new files of the progress folder to S3, if the store is there. A failure prints a warning; the next call tries again."""
+        """Copy new files of `progress` to S3, if the store is there. A failure prints a warning."""
         if self._store._copies is not None:
             try:
                 self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)
@@ -219,7 +206,7 @@ class Making:
 
     @contextmanager
     def filling(self, facts: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield an empty folder, which becomes the output if the block succeeds; its manifest has these facts."""
+        """Yield an empty folder, which becomes the output with `facts` in its manifest if the block succeeds."""
         target = self._store.folder(self._step, self._version)
         with atomic_folder(target) as folder:
             yield folder
@@ -234,7 +221,7 @@ def _output(manifest: Mapping[str, Any]) -> StepOutput:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder, if it exists, so that it is no version's output; return the new path."""
+    """Rename a folder, if it exists, to a path of no version; return the path."""
     aside = folder.with_name(f"{folder.name}.set-aside-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
         folder.rename(aside)

@@ -9,28 +9,24 @@ from grpo.metrics.table import FINDING
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_MIN_UNITS: Final = 5  # No estimate before: the first units include work that is done once, such as loading.
+_MIN_UNITS: Final = 5  # Fewer give no estimate, because they include loading.
 
 
 class Pace:
-    """Estimates how long work still takes, from its speed since the first call of `text` in this process."""
+    """Estimates the remaining time of work from its speed since the first call of `text`."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
         self._last = 0
 
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
-        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s"; no estimates in the first calls.
+        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s", at first without estimates.
 
-        Args:
-            done: number of finished units, of `total`.
-            total: number of all units.
-            unit: name of the units, in the plural.
-            after: returns the estimated seconds of the run after this work, None if unknown.
+        `unit` is a plural. `after` returns the estimated seconds of the run after this work, None if unknown.
         """
         now = time.monotonic()
         if self._first is None or done < self._last:
-            self._first = now, done  # The work is new, or began again.
+            self._first = now, done  # New or repeated work.
         self._last, (first_time, first_done) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
         if done >= total or done - first_done < _MIN_UNITS or now == first_time:
@@ -59,41 +55,41 @@ def duration(seconds: float) -> str:
 
 
 class TerminalSink:
-    """Prints progress and the latest values of the shown metrics at most once a minute, and events at once."""
+    """Prints events at once, and progress with the latest metrics at most once a minute."""
 
     def __init__(
         self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
     ) -> None:
-        """Take the step's name (it begins each line), the names of shown metrics, a printer of lines, and `after` of `Pace.text`."""
+        """Take the first word of each line, names of shown metrics, a printer, and `after` of `Pace.text`."""
         self._step, self._shown, self._say, self._after = step, tuple(shown), say, after
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
         self._numbers: dict[str, float] = {}
-        self._events: dict[str, int] = {}  # Name of an event -> repetitions since the last printed line.
+        self._events: dict[str, int] = {}  # Name -> repetitions since the last line.
 
     def say(self, text: str) -> None:
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Keep the shown metrics of a record. Print an event in full the first time; later lines count its repetitions."""
+        """Keep the shown metrics. Print an event in full the first time; later lines count repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
                 self._events[event.name] += 1
                 continue
             self.say(f"step {record.step:,}: {event.name}: {event.message}")
-            if event.name != FINDING:  # No finding repeats another, so each is printed in full.
+            if event.name != FINDING:  # Findings differ, so each is printed.
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Print progress and the latest metrics, if any unit is done and the last such line is a minute old (the first: 10 s)."""
+        """Print progress and the latest metrics, first after 10 s, then once a minute."""
         now, text = time.monotonic(), self._pace.text(done, total, unit, self._after)
         if done and now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES
             self.finish(text)
 
     def finish(self, text: str = "") -> None:
-        """Print a text, with the metrics and repetitions since the last line."""
+        """Print a text, and metrics and repetitions since the last line."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
         repeated = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()

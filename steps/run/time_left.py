@@ -1,4 +1,4 @@
-"""Estimate of the seconds that a run still takes: from earlier runs of its preset, else from the pace of its own finished steps."""
+"""Estimate of a run's remaining seconds: from earlier runs of its preset, else from its own finished steps."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -7,7 +7,7 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-# Seconds of each step in a default run on two cores (docs/results.md); only their ratios count. `calibrate` runs beside `pretrain`.
+# Seconds in a default run on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`.
 _MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,
@@ -23,7 +23,7 @@ _MEASURED_SECONDS: Final = {
 
 
 def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
-    """Return step -> median seconds over the finished runs of this preset; reused outputs do not count."""
+    """Return step -> median seconds over finished runs of this preset, without reused outputs."""
     step_seconds: dict[str, list[float]] = {}
     for run in runs:
         if run.facts["preset"] == preset and run.status == "finished":
@@ -33,14 +33,9 @@ def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
 
 
 def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
-    """Return the estimated seconds of a run from the beginning of `step` to its end; None without anything to estimate from.
+    """Return the estimated seconds from the beginning of `step` to the run's end, as if no output were reused.
 
-    The estimate counts every remaining step, although the outputs of some may be reused.
-
-    Args:
-        run: the run, with the steps that it has finished.
-        step: the step that begins.
-        usual: from `usual_seconds`; if empty, the pace of the run's own finished steps counts.
+    `usual` is from `usual_seconds`. If empty, the run's finished steps count; without them, the result is None.
     """
     remaining = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED_SECONDS]
     if usual:
@@ -53,10 +48,10 @@ def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | Non
 
 
 def _computed(run: Run) -> dict[str, float]:
-    """Return step -> seconds of its longest task, among finished tasks that computed their output."""
+    """Return step -> seconds of its longest finished task, without reused outputs."""
     longest: dict[str, float] = {}
     for attempt in run.latest().values():
         if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:
-            # Negative if the clock was set back: counts as 0.
+            # At least 0, although the clock may be set back.
             longest[attempt.step] = max(longest.get(attempt.step, 0.0), attempt.ended - attempt.started)
     return longest

@@ -1,7 +1,4 @@
-"""Version of a step: a hash of everything that the step's output depends on. Equal versions have equal outputs, so the store reuses them.
-
-The hash covers the settings that the step reads, the inputs' hashes, the code (`steps.run.code`) and the locked runtime packages.
-"""
+"""Version of a step: a hash of settings, inputs, code and packages. Equal versions have equal outputs, so outputs are reused."""
 
 import json
 import os
@@ -18,11 +15,8 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
-"""Lock file of the runtime packages, without linters and test tools; inside a package, so that an installation has the file too."""
-
-CODE: Final = "_CHESS_GRPO_CODE"
-"""Environment variable: result of `describe_code` in the launching checkout as JSON, for tasks in containers."""
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages; in a package, so that an installation has the file.
+CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable: the launching checkout's CodeFacts as JSON, for containers, which have no git.
 
 
 @STRICT
@@ -34,10 +28,8 @@ class CodeFacts(TypedDict):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
-    """A version, and the parts that were hashed, which explain how two versions differ."""
-
     version: str
-    parts: Mapping[str, Any]
+    parts: Mapping[str, Any]  # Hashed parts, which explain how two versions differ.
 
 
 def step_version(
@@ -46,12 +38,11 @@ def step_version(
     """Return the version of a step.
 
     Args:
-        step: the step's declaration.
-        policy: decides the module of the step's body, and the network, which is code too.
+        step: name, and module of the body.
+        policy: kind and network choose the modules that count as code.
         settings: settings that the step reads, JSON-able.
         inputs: name -> hash, of inputs from other steps, files, engine and machine.
-        code: from `describe_code`; only `lock` counts, because a commit may leave this step's code unchanged. A run that reuses no
-            output adds its name as `fresh`, so no other run has its versions.
+        code: from `describe_code`; only `lock` counts. A run that reuses no output adds its name as `fresh`.
     """
     parts = {
         "step": step.name,
@@ -65,7 +56,7 @@ def step_version(
 
 
 def describe_code() -> CodeFacts:
-    """Return the facts of the running code. A container has no git, so the launching checkout passes commit and flag in `CODE`."""
+    """Return the facts of the running code, in a container from `CODE`."""
     lock = sha256_file(LOCK)
     if inherited := os.environ.get(CODE):
         launched = json.loads(inherited)

@@ -1,8 +1,8 @@
 """Interface of a step's body: settings, inputs, folder to fill, and the journal of the step's records.
 
-The journal, `aside/journal.jsonl` in the progress folder, has one line per record, with time and hash. After a kill the journal is cut back
-to the last checkpoint, and the same records are logged again with their original times. So line N never changes, and trackers that count
-lines log each line once. The output has the journal too, and the history without times, `history.jsonl`.
+The journal, `aside/journal.jsonl` in the progress folder, has one line per record, with time and hash. After a kill, the journal is cut
+back to the last checkpoint, and the same records are logged again with their original times. So line N never changes, and trackers log
+each line once by counting lines. The output has the journal and the history (without times), `history.jsonl`.
 """
 
 import json
@@ -28,17 +28,17 @@ from steps.run.step import OfRun
 if TYPE_CHECKING:
     import torch
 
-JOURNAL: Final = f"{ASIDE}/journal.jsonl"  # Path in progress folder and output.
-_INTEGER_LIMIT: Final = 2**53  # Every tracking store keeps smaller integers exactly.
+JOURNAL: Final = f"{ASIDE}/journal.jsonl"
+_INTEGER_LIMIT: Final = 2**53  # Tracking stores keep smaller integers exactly.
 _SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
 
 
 class Listener(Protocol):
-    """Receives the records and progress of a step at work: the card, the terminal."""
+    """Receives records and progress: the card, the terminal."""
 
     def log(self, record: Record) -> None: ...
 
-    def progress(self, done: int, total: int, unit: str) -> None: ...  # `done` of `total` units are finished.
+    def progress(self, done: int, total: int, unit: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class Part:
     count: int
 
     def of(self, numbers: Sequence[int]) -> list[int]:
-        """Return this part's share of numbers; each number belongs to exactly one part."""
+        """Return this part's share; each number belongs to exactly one part."""
         return [number for number in numbers if number % self.count == self.number]
 
 
@@ -60,20 +60,18 @@ class Work:
     folder: Path  # Empty at first, the step's output at the end.
     settings: Settings
     machine: Machine
-    inputs: Mapping[str, Path] = field(default_factory=dict)  # Step of `Step.inputs` -> verified folder of its output.
-    of_run: Mapping[OfRun, Path] = field(
-        default_factory=dict
-    )  # Folders of checkpoint and champion, if they exist and `Step.of_run` has them.
-    parts: Sequence[Path] = ()  # Outputs of the parallel tasks that this step joins.
+    inputs: Mapping[str, Path] = field(default_factory=dict)  # Step of `Step.inputs` -> verified output.
+    of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of existing checkpoint and champion, if in `Step.of_run`.
+    parts: Sequence[Path] = ()  # Outputs of the joined parallel tasks.
     part: Part = Part(number=0, count=1)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # Parts of the version, for files that state their origin.
+    facts: Mapping[str, Any] = field(default_factory=dict)  # Parts of the version.
     progress_folder: Path  # Survives a kill; contains the journal.
-    listeners: tuple[Listener, ...] = ()  # After a kill they receive the earlier records again.
+    listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
     say: Callable[[str], None] = print  # Prints a line.
-    saved: Callable[[], None] = lambda: None  # Called when a new checkpoint or other progress is complete on the disk.
+    saved: Callable[[], None] = lambda: None  # Called after each checkpoint or other progress on the disk.
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Finds events in a record, for listeners only.
     _rows: list[dict[str, Any]] = field(default_factory=list)  # The journal's lines.
-    _old_times: deque[int] | None = None  # Times of lines that were cut and will be logged again; None before the first line.
+    _old_times: deque[int] | None = None  # Times (ms since 1970) of lines that were cut; None before any cut.
 
     def __post_init__(self) -> None:
         self._rows = read_journal(self.progress_folder)
@@ -85,7 +83,7 @@ class Work:
         return torch_device(self.machine)
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
-        """Append a record to the journal, and to the history unless `is_aside`: then it may differ between equal runs (such as times)."""
+        """Append a record to the journal. `is_aside` keeps records that differ between equal runs (times) out of the history."""
         refuse_undeclared(record)
         if self._old_times is None:
             self.go_on_after(-1)
@@ -100,22 +98,22 @@ class Work:
             listener.progress(done, total, unit)
 
     def history(self) -> tuple[Record, ...]:
-        """Return the journal's records that are not aside, also from before a kill."""
+        """Return the journal's records, except those aside, also from before a kill."""
         return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
-        """Cut the journal from before a kill after the records of this step (-1: all are cut). Listeners receive the others again."""
+        """Cut the journal from before a kill after this step (-1: all of it). Listeners receive the remaining records."""
         old_rows = self._rows
         self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, old_rows))
         self._old_times = deque(row["time"] for row in old_rows[len(self._rows) :])
         path = self.progress_folder / JOURNAL
-        if path.exists():  # Also removes an incomplete last line.
+        if path.exists():  # Also cuts an incomplete last line.
             replace_file(path, "".join(f"{_sealed(row)}\n" for row in self._rows).encode())
         for row in self._rows:
             self._send(record_of(row["record"]), is_aside=row["aside"])
 
     def write_history(self) -> None:
-        """Write history and journal into `folder`; only the history counts for the output's hash."""
+        """Write history and journal into `folder`; the output's hash covers the history."""
         if self._old_times is None:
             self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
@@ -136,7 +134,7 @@ def read_history(folder: Path) -> list[Record]:
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Return the journal's lines in a progress folder or output, up to the first incomplete or changed line."""
+    """Return the rows in a progress folder or output, up to the first incomplete or changed line."""
     rows: list[dict[str, Any]] = []
     with suppress(FileNotFoundError, NotADirectoryError), (folder / JOURNAL).open("rb") as file:
         for line in file:
@@ -152,7 +150,7 @@ def _sealed(row: Mapping[str, Any]) -> str:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Return a line's row; None for a line that is incomplete, changed or of another form."""
+    """Return a line's row; None if incomplete, changed or of another form."""
     if (seal := _SEAL.search(line)) is None:
         return None
     text = f"{line[: seal.start()].decode(errors='replace')}}}"
@@ -167,13 +165,13 @@ def _unsealed(line: bytes) -> dict[str, Any] | None:
 
 
 def record_row(record: Record) -> dict[str, Any]:
-    """Return a record as a row of the history: step, metrics by name, and events if any."""
+    """Return a record as a row: step, metrics by name, and events if any."""
     events = {"events": [asdict(event) for event in record.events]} if record.events else {}
     return {"step": record.step, **record.metrics, **events}
 
 
 def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
-    """Return the record of a row from `record_row`; metric names are not checked. Raises CorruptError, naming `place`, for another form."""
+    """Return the record of a row, with any metric names. Raises CorruptError, naming `place`, for another form."""
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))
