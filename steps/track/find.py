@@ -1,8 +1,7 @@
-"""Finds runs and policies by name; every command and `--resume-from` take the same names.
+"""Finds runs and policies by name; all commands and `--resume-from` take the same names.
 
-The store's records have the runs, and its outputs the files. MLflow's registry has aliases and versions. A version names the output with
-its files; if the store has no such output, MLflow has a copy. A chess GUI waits for this code, so torch is never imported, and MLflow only
-for the registry.
+The store's records have the runs, and MLflow's registry has aliases and versions. Files come from the store's outputs, or else from MLflow.
+A chess GUI waits for this code, so torch is never imported, and MLflow only for the registry.
 """
 
 import os
@@ -40,24 +39,24 @@ _RUN: Final = re.compile(r"[\w-]+")
 
 
 class NotFoundError(PlainError, LookupError):
-    """No run, policy, checkpoint or history has this name; the message names the searched store and existing names."""
+    """No run, policy, checkpoint or history has this name; the message lists existing names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
     """A policy on this machine. Recorded hashes were verified."""
 
-    folder: Path  # Weights and configuration, for `steps.common.policies.open.open_policy`.
-    run: str  # Metaflow's run id; for a policy given as a folder, the folder's name if no manifest has the id.
+    folder: Path  # Weights and configuration.
+    run: str  # Metaflow's id, or the folder's name if the id is unknown.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
-    record: Run | None = field(default=None, compare=False)  # The run's records; None for a folder or if this store has none.
+    record: Run | None = field(default=None, compare=False)  # None for a folder, or if this store has no records of the run.
 
     def __str__(self) -> str:
         return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
 
     @property
     def weights_hash(self) -> str:
-        """SHA-256 of the weights' file (`policy.safetensors`, a language model's `model.safetensors`), in hex."""
+        """SHA-256 of the weights' file, in hex."""
         return sha256_file(weights_file(self.folder))
 
 
@@ -66,14 +65,14 @@ class NamedPolicy:
     """A run's policy. Its files may still be in S3 or MLflow."""
 
     run_id: str  # Metaflow's id.
-    run: Run | None  # The run's records; None if this store has none for a registered version.
+    run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
-    output: StepOutput | None  # The run's output that has the files; None if only MLflow has the files.
-    part: str  # The policy's folder in the output; empty if the output is the policy.
-    version: "Version | None" = None  # Registered version, if an alias or a version was given.
+    output: StepOutput | None  # Output with the files; None if only MLflow has the files.
+    part: str  # Folder in the output; empty if the output is the policy.
+    version: "Version | None" = None  # Set if an alias or a version was given.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
-        """Return the policy with its files on this machine; download missing files. Raises as `find_policy`."""
+        """Return the policy after downloading missing files. Raises as `find_policy`."""
         return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
@@ -90,19 +89,15 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name is a path, or an existing folder whose name is not `last`, an alias or a version."""
+    """Return whether a name is a path, or an existing folder not named `last` or like an alias or version."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with this name. Raises NotFoundError.
+    """Return the run with a name of `RUN_NAMES`. Raises NotFoundError, whose message gives `names` as valid.
 
-    Args:
-        name: one of `RUN_NAMES`.
-        store: store with the runs' records.
-        has: condition for `last`, which is the newest run that fits; default: the run has ended.
-        names: text for the error: which names are valid.
+    `last` is the newest run for which `has` is true; by default the newest run that has ended.
     """
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
@@ -123,18 +118,16 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with this name, not loaded, and print to stderr which policy it is. Missing files are downloaded.
+    """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Missing files are downloaded.
 
-    Args:
-        name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
-        machine: names the store and the registry.
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`.
 
     Raises:
         NotFoundError: no policy has this name.
         ForeignError: other code wrote the registered version.
         TrackingAwayError: the registry does not answer.
         CorruptError: a file is damaged or missing everywhere.
-        IncompatibleError: the folder's policy has another action table.
+        IncompatibleError: the policy has another action table.
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -144,13 +137,13 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
-    """Return the policy that an alias, a version, RUN or RUN/STEP names, without looking for its files.
+    """Return the policy of an alias, a version, RUN or RUN/STEP, without looking for its files.
 
     Args:
         name: one of `POLICY_NAMES`, except a folder.
-        machine: names the store and the registry.
-        role: `champion` or `peak`: the policy that RUN without a step means.
-        preset: preset of an alias or version without one. Empty: the only preset that has the name, else the default preset.
+        machine: names store and registry.
+        role: `champion` or `peak`, which RUN alone means.
+        preset: for an alias or version without preset. Empty: the only preset that has the name, else the default.
 
     Raises NotFoundError, ForeignError, TrackingAwayError.
     """
@@ -180,13 +173,9 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (step, folder in the output) of a checkpoint of `finetune`.
+    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest; `step` is as typed.
 
-    Args:
-        manifest: the output's manifest.
-        step: GRPO step as typed.
-
-    Raises NotFoundError, which lists the available steps, for a checkpoint that was never written or is deleted.
+    Raises NotFoundError, which lists the available steps.
     """
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
@@ -199,7 +188,6 @@ def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
 
 
 def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
-    """Return the registered policy with an alias or a version such as `v7`. Raises as `named_policy`."""
     from grpo.settings.tree import DEFAULT_PRESET
     from steps.track import registry  # MLflow takes seconds to import.
 

@@ -1,6 +1,6 @@
 """Code of a registered policy's MLflow model ("models from code"): takes FENs, returns moves with probabilities.
 
-`steps.track.mlflow_model` copies this file and the library `grpo` into the model, which needs only its listed requirements.
+`steps.track.mlflow_model` copies this file and the library `grpo` into the model.
 """
 
 import sys
@@ -31,8 +31,8 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return a row per FEN: `moves` (all legal moves in UCI, likeliest first) and `probabilities`; both are empty after a game's end.
 
-        A kind of policy without probabilities returns only the move that it plays, or none. The FENs are the first column of `model_input`;
-        MLflow turns a list into a table. Raises MlflowException (status 400 of a server) for a FEN of no legal position.
+        A kind of policy without probabilities returns only its own move, or none. `model_input` is a table with FENs in its first column,
+        which MLflow makes from a list. Raises MlflowException (a server's status 400) for an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

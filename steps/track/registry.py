@@ -1,13 +1,13 @@
-"""MLflow's registry: one registered model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
+"""MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-A new version becomes `peak` under three conditions, so a worse, later run does not replace a better one:
-- No version with the same initial policy has an equal or better lower bound of its score against that policy.
-- The current peak has the same initial policy or is older; bounds against different initial policies cannot be compared.
-- The score's interval is not entirely below 0.5, which would mean a policy worse than its initial policy.
-Only a policy that has beaten the `champion` in games replaces the champion.
+A new version becomes `peak` if
+- no version with the same initial policy has an equal or better lower bound of its score against that policy,
+- the current peak has the same initial policy or is older (bounds against different policies cannot be compared), and
+- the score's interval is not entirely below 0.5, which would mean a policy worse than its initial policy.
+Only a policy that has beaten the champion in games replaces the champion.
 
-A registry is shared: every account can write tags, sources and files. `grpo.base.door` checks these before they become part of a path. A
-version that other code wrote keeps its alias.
+Every account can write tags, sources and files, so `grpo.base.door` checks each before use in a path. A version of other code keeps its
+alias.
 """
 
 import json
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
 
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
-_POLICY: Final = "chess_grpo.policy"  # Tag of a version: `_Facts` as JSON.
-_DATASET: Final = "chess_grpo.dataset"  # Tag of a version: hash of the run's dataset.
+_POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
+_DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
 _EVEN: Final = 0.5  # Score of two equal policies.
 _NUM_SHOWN: Final = 5  # Versions in a message.
-_MAX_FILES: Final = 1_000  # Files of one version; a peak has about 40.
+_MAX_FILES: Final = 1_000  # Of one version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
@@ -87,7 +87,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`: what a run needs to resume from a peak, besides the outputs."""
+    """Contents of `origin.json`: what a run resumed from a peak needs, besides outputs."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -107,23 +107,23 @@ class Version:
 
     preset: str
     number: int
-    run: str  # Metaflow's id of the run that registered the version.
-    role: str  # `champion` or `peak`, also the folder in the output.
-    output_hash: str  # Hash of the output of `select` that has the files.
+    run: str  # Metaflow's id.
+    role: str  # `champion` or `peak`; also the folder in the output.
+    output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
-    source: str = ""  # Address of the model in MLflow.
+    source: str = ""  # Address in MLflow.
     weights: str = ""  # Hash of the weights' values.
-    initial_weights: str = ""  # Hash of the initial policy's weights' values.
-    # Interval of the score against the initial policy, in [0, 1]; None for a champion, or for a peak that was not screened.
+    initial_weights: str = ""  # Hash of the initial policy's weights.
+    # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
     high: float | None = None
-    files: str = ""  # Hash of the hashes of the files in MLflow.
+    files: str = ""  # Hash of the hashes of MLflow's files.
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
     """Return preset -> version with an alias or a number such as `v7`; empty without a tracking store. Raises TrackingAwayError.
 
-    A version that other code wrote is a ForeignError. A model whose name has no valid preset is skipped with a warning on stderr.
+    A version of other code is a ForeignError. A model name without a valid preset is skipped with a warning on stderr.
     """
     tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
@@ -140,7 +140,7 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
 
 
 def newest_versions(machine: Machine) -> list[str]:
-    """Return at most 5 names such as smoke/v7, the last registered first. Raises TrackingAwayError."""
+    """Return up to 5 names such as smoke/v7, newest first. Raises TrackingAwayError."""
     tracking = TrackingStore(machine.tracking_uri)
     if not tracking.exists:
         return []
@@ -150,7 +150,7 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the folder below the home with a version's files, downloaded and verified by hashes; its `policy` folder has the policy.
+    """Return the folder below the home with a version's files, verified by hashes; `policy` is in it. Downloads missing files.
 
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
@@ -170,7 +170,7 @@ def fetch(version: Version, machine: Machine) -> Path:
 
 
 def _download(version: Version, machine: Machine, folder: Path) -> None:
-    """Download a version's files into a new folder; check each listed name before the file is written."""
+    """Download a version's files to a new folder; check each listed name first."""
     TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
     files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
     folder.mkdir()
@@ -196,7 +196,7 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
 
-    Returns the run's settings, step -> output (`finetune`: this checkpoint only), and a line each for `data`, `verdict` and `findings`.
+    Returns the run's settings, step -> output (`finetune`: this checkpoint only), and a line each for `data`, `verdict`, `findings`.
     Raises CorruptError, ForeignError, TrackingAwayError.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
@@ -210,7 +210,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
-        # This output of `finetune` has one checkpoint only, so its version comes from the checkpoint.
+        # The version comes from the only checkpoint in this output.
         output_hash = read_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         path = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -219,7 +219,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return an output of the store; create a missing one from manifest facts and `folders` (path in the output -> folder to copy)."""
+    """Return a step's output in the store. Creates a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
@@ -231,9 +231,9 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
 
 
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
-    """Register the peak and the champion of `select`, set the aliases that they win, and return a line about each alias.
+    """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent.
 
-    Idempotent. If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
+    If another policy became champion during an outage, that policy stays: this run's champion has not played it.
     """
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
@@ -255,10 +255,10 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                     _DATASET: results.dataset.output_hash,
                 },
                 description=page("version", results=results, role=role),
-                await_creation_for=0,  # MLflow copies nothing, so creation is immediate.
+                await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two machines may register at once, or a response may come too late: the first version stays.
+        # Two machines may register at once, or a response may be late: the first version stays.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
@@ -285,7 +285,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
-    """Log a policy's MLflow model to the artifacts of the run's parent; return (address, hash of the files' hashes).
+    """Log a policy's MLflow model to the parent's artifacts; return (address, hash of the files' hashes).
 
     A peak's model has the complete checkpoint and the folder `origin` for `fetch_origin`.
     """
@@ -332,7 +332,7 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
 
 
 def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it; None if none has the name."""
+    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it, None if missing."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
@@ -345,7 +345,7 @@ def _find_version(name: str, preset: str, client: MlflowClient) -> Version | For
 
 
 def _version(entry: Any, preset: str) -> Version:
-    """Return MLflow's entry as a Version. Raises ForeignError if other code wrote the entry."""
+    """Convert MLflow's entry. Raises ForeignError if other code wrote the entry."""
     try:
         tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
@@ -355,7 +355,7 @@ def _version(entry: Any, preset: str) -> Version:
 
 
 def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
-    """Return this code's peak versions with this initial policy."""
+    """Return this code's peaks with this initial policy."""
     peaks = []
     for entry in client.search_model_versions(f"name = '{MODEL}{preset}'"):
         with suppress(ForeignError):
@@ -366,13 +366,7 @@ def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[V
 
 
 def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
-    """Return why `offered` does not become `peak`; empty if it does.
-
-    Args:
-        offered: the newly registered version.
-        current: the version with the alias; None if the alias is not set.
-        same_start: all peaks with the offered version's initial policy.
-    """
+    """Return why `offered` does not replace `current` as `peak`; empty if it does. `same_start`: peaks of `offered`'s initial policy."""
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its own start"
     best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)
