@@ -14,11 +14,8 @@ from steps.run.machine import without_secrets
 # MLflow's codes of refusals. Other codes may pass: 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked database), and
 # BAD_REQUEST, which MLflow returns for its database's errors.
 _REFUSALS: Final = (
-    "INVALID_PARAMETER_VALUE",
-    "INVALID_STATE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "RESOURCE_LIMIT_EXCEEDED",
+    *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
+    *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
 _NOT_FROM_MLFLOW: Final = "API request to"  # Begins MLflow's message if no MLflow server answered.

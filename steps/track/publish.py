@@ -238,11 +238,9 @@ class _View:
 
     def _set_status(self, run: Logged, status: Status, ended: float | None) -> None:
         name = status.upper()
-        if run.info.status == name:
-            return
-        if ended is None:
+        if run.info.status != name and ended is None:
             self._client.update_run(run.info.run_id, status=name)
-        else:
+        elif run.info.status != name:
             self._client.set_terminated(run.info.run_id, status=name, end_time=round(1_000 * ended))
 
 

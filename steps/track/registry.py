@@ -245,15 +245,12 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
         condition = f"name = '{model}' and tags.`{CHILD}` = '{key}'"
         if not (entries := client.search_model_versions(condition)):
             source, files = _log_model(run, store, role, client, parent)
+            facts = _facts(role, run, decision) | {"files": files}
             client.create_model_version(
                 model,
                 source=source,
                 run_id=parent.info.run_id,
-                tags={
-                    CHILD: key,
-                    _POLICY: json.dumps(_facts(role, run, decision) | {"files": files}),
-                    _DATASET: results.dataset.output_hash,
-                },
+                tags={CHILD: key, _POLICY: json.dumps(facts), _DATASET: results.dataset.output_hash},
                 description=page("version", results=results, role=role),
                 await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
@@ -314,15 +311,15 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
 
 def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
     """Return a version's `_Facts` without `files`."""
-    output = run.output_of("select")
-    assert output is not None
+    selected = run.output_of("select")
+    assert selected is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
     peak = decision.peak if role == PEAK else None
     weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
     return {
         "run": run.name,
         "role": role,
-        "output_hash": output["output_hash"],
+        "output_hash": selected["output_hash"],
         "policy_step": step,
         "weights": weights or "",
         "initial_weights": decision.initial_weights,

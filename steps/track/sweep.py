@@ -7,7 +7,7 @@ import itertools
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
@@ -112,9 +112,9 @@ def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
     rows = []
     for planned in plan:
         ran = best_runs.get(planned.key)
-        row = SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False)
         if ran is not None and ran.status == "finished" and (reported := ran.output_of("report")) is not None:
             decision = read_results(store.file(reported, RESULTS)).decision
-            row = replace(row, verdict=decision.verdict, gains=decision.gains, is_finished=True)
-        rows.append(row)
+            rows.append(SweepRow(planned=planned, verdict=decision.verdict, gains=decision.gains, is_finished=True))
+        else:
+            rows.append(SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False))
     return rows

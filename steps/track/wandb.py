@@ -63,16 +63,18 @@ class _Mirror:
                 is_closed = True
             finally:
                 if not (is_closed or logged.offline):
-                    _print_upload(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
-                elif attempt.status != "finished" or attempt.step == STEPS[-2]:
-                    self._print_upload_of_all(attempt.step)
+                    command = f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}"
+                else:
+                    command = self._upload_command() if attempt.status != "finished" or attempt.step == STEPS[-2] else ""
+                if command:
+                    print(f"{attempt.step}: saved offline for W&B; upload it by: {command}", flush=True)
         return ""
 
-    def _print_upload_of_all(self, step: str) -> None:
-        """Print one command for all offline runs of this home, unless all are marked as uploaded."""
+    def _upload_command(self) -> str:
+        """Return the command that uploads all offline runs of this home; empty if all are marked as uploaded."""
         folder = self._home / _FOLDER
-        if any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*")):
-            _print_upload(step, f"wandb sync {shlex.quote(str(folder))}/offline-run-*")
+        is_open = any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*"))
+        return f"wandb sync {shlex.quote(str(folder))}/offline-run-*" if is_open else ""
 
     def _init(self, run: Run, attempt: Attempt) -> Any:
         """Return W&B's run; offline if W&B cannot be reached."""
@@ -112,7 +114,3 @@ class _Mirror:
         # X axis of all charts. W&B's own step must increase with every row; the GRPO step need not.
         logged.define_metric("*", step_metric="step")
         return logged
-
-
-def _print_upload(step: str, command: str) -> None:
-    print(f"{step}: saved offline for W&B; upload it by: {command}", flush=True)
