@@ -55,8 +55,8 @@ class TrackingStore:
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
         """Return the store at `belongs_to`, the only store that may receive a run's rows.
 
-        The environment's address is used if it differs only by secrets, which records omit. The environment's account goes to no other
-        address. Raises TrackingAwayError if the SQLite file or the account is missing on this machine.
+        The environment's address counts as equal if only secrets differ; its account goes to no other address. Raises TrackingAwayError if
+        the SQLite file or the account is missing.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -72,9 +72,9 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError if the store's `address` of artifacts is neither the server's own nor in cloud storage.
+        """Raise TrackingRefusedError if `address` of artifacts is neither the server's own nor in cloud storage.
 
-        A remote server could otherwise read or write folders of this machine, or make it send the account to another host.
+        A remote server could otherwise use this machine's folders, or make it send the account to another host.
         """
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
@@ -94,7 +94,7 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Connected client. Two first connections would corrupt an SQLite store's new tables, so a lock beside it guards them."""
+        """Connected client. A lock guards an SQLite store's new tables, which two first connections would corrupt."""
         with nullcontext() if self._file is None else locked(self._file.parent / "mlflow.lock"):
             return MlflowClient(self._uri, registry_uri=self._uri)
 
@@ -112,7 +112,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return which variables or file hold an account for a store like this one; empty without an account."""
+    """Return which variables or file hold an account for this kind of store; empty without an account."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
@@ -130,7 +130,7 @@ def ignore_existing() -> Iterator[None]:
 
 @contextmanager
 def long_timeout() -> Iterator[None]:
-    """Raise MLflow's HTTP timeout for transfers of files. MLflow reads the variable at each call; another thread may lower it early."""
+    """Raise MLflow's HTTP timeout for transfers of files. MLflow reads the variable at each call; another thread may reset it early."""
     os.environ[_TIMEOUT] = str(max(_SECONDS_FOR_FILES, int(_SHORT)))
     try:
         yield

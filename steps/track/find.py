@@ -1,7 +1,7 @@
 """Finds runs and policies by name; all commands and `--resume-from` take the same names.
 
-The store's records have the runs, and MLflow's registry has aliases and versions. Files come from the store's outputs, or else from MLflow.
-A chess GUI waits for this code, so torch is never imported, and MLflow only for the registry.
+Runs come from the store's records, aliases and versions from MLflow's registry, files from the store's outputs or else from MLflow. A chess
+GUI waits for this code, so torch is never imported, and MLflow only for the registry.
 """
 
 import os
@@ -95,9 +95,9 @@ def is_folder(name: str) -> bool:
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with a name of `RUN_NAMES`. Raises NotFoundError, whose message gives `names` as valid.
+    """Return the run with a name of `RUN_NAMES`; `last` is the newest for which `has` is true (default: it has ended).
 
-    `last` is the newest run for which `has` is true; by default the newest run that has ended.
+    Raises NotFoundError, whose message gives `names` as valid.
     """
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
@@ -118,16 +118,11 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Missing files are downloaded.
+    """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Downloads missing files.
 
-    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`.
-
-    Raises:
-        NotFoundError: no policy has this name.
-        ForeignError: other code wrote the registered version.
-        TrackingAwayError: the registry does not answer.
-        CorruptError: a file is damaged or missing everywhere.
-        IncompatibleError: the policy has another action table.
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError (no answer of
+    the registry), ForeignError (a version of other code), CorruptError (a damaged or missing file), IncompatibleError (another action
+    table).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -139,13 +134,8 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
     """Return the policy of an alias, a version, RUN or RUN/STEP, without looking for its files.
 
-    Args:
-        name: one of `POLICY_NAMES`, except a folder.
-        machine: names store and registry.
-        role: `champion` or `peak`, which RUN alone means.
-        preset: for an alias or version without preset. Empty: the only preset that has the name, else the default.
-
-    Raises NotFoundError, ForeignError, TrackingAwayError.
+    RUN alone means the run's `role`, `champion` or `peak`. `preset` completes an alias or version; empty means the only preset that has the
+    name, else the default preset. Raises NotFoundError, ForeignError, TrackingAwayError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
@@ -173,10 +163,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest; `step` is as typed.
-
-    Raises NotFoundError, which lists the available steps.
-    """
+    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError with available steps."""
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:

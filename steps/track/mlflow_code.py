@@ -1,7 +1,4 @@
-"""Code of a registered policy's MLflow model ("models from code"): takes FENs, returns moves with probabilities.
-
-`steps.track.mlflow_model` copies this file and the library `grpo` into the model.
-"""
+"""Code of a registered policy's MLflow model; `steps.track.mlflow_model` copies it and the library `grpo` into the model."""
 
 import sys
 from importlib import import_module
@@ -22,7 +19,7 @@ from grpo.settings.kinds import KINDS
 
 
 class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
-    """A policy on the CPU behind MLflow's interface."""
+    """A policy on the CPU."""
 
     def load_context(self, context: PythonModelContext) -> None:
         folder = Path(context.artifacts["policy"])
@@ -31,8 +28,8 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return a row per FEN: `moves` (all legal moves in UCI, likeliest first) and `probabilities`; both are empty after a game's end.
 
-        A kind of policy without probabilities returns only its own move, or none. `model_input` is a table with FENs in its first column,
-        which MLflow makes from a list. Raises MlflowException (a server's status 400) for an invalid FEN.
+        A policy without probabilities returns only its own move, or none. `model_input` has FENs in its first column. Raises
+        MlflowException (a server's status 400) for an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

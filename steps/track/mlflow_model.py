@@ -30,7 +30,7 @@ _EXAMPLES: Final = (
 
 
 def write_model(files: Path, folder: Path) -> None:
-    """Write a policy's MLflow model to a new `folder`. `files` contains the folder `policy`, and folders that the model only carries."""
+    """Write a policy's MLflow model to a new `folder`. `files` contains `policy`, and folders that the model only carries."""
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
     needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)

@@ -83,7 +83,7 @@ def address_fault(address: str) -> str:
 
 
 def proxy_of(address: str) -> str:
-    """Return a text with an address's proxy and the proxy's variable; empty without a proxy."""
+    """Return a text about an address's proxy and the proxy's variable; empty without a proxy."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -93,7 +93,7 @@ def proxy_of(address: str) -> str:
 
 
 def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
-    """Return the remedy for a 401, 403 or 407. `status` may be MLflow's code; `is_own` means that MLflow wrote the answer `words`."""
+    """Return the remedy for a 401, 403 or 407. `is_own` means that MLflow wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
@@ -103,7 +103,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with address or account, and the remedy; empty for other errors. `text` is the error's message."""
+    """Return what is wrong with address or account, and the remedy; empty for other errors."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
@@ -130,10 +130,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 
 @contextmanager
 def failures_of(store: str, what: str) -> Iterator[None]:
-    """Turn errors of libraries into TrackingAwayError, WrongAddressError or TrackingRefusedError.
-
-    `store` is the tracking store's address without secrets; `what` is the object of "refuses" in a message.
-    """
+    """Turn errors of libraries into this module's errors. `store`: address without secrets; `what`: object of "refuses" in the message."""
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

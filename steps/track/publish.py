@@ -52,8 +52,8 @@ Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (na
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
     """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
 
-    Idempotent, also if several processes publish at once. Tracking errors become the returned reason. `task` (step, part) logs one step
-    without the run's end. `known` holds rows of earlier calls and is updated.
+    Idempotent, also in parallel processes. Tracking errors become the returned reason. `task` (step, part) logs one step without the run's
+    end. `known` holds rows of earlier calls and is updated.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -153,7 +153,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note a refusal by the store or damage on this machine; execution continues after the block."""
+        """Note a refusal by the store or damage on this machine, and go on after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -176,7 +176,7 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Log an attempt's missing rows. For an ended attempt, read the store's rows first; a last tag marks the attempt as logged."""
+        """Log an attempt's missing rows; after its end, compare them with the store's rows and set the tag `_LOGGED`."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
@@ -199,7 +199,7 @@ class _View:
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
-        """Send a task's missing rows to an MLflow run. `ask_store`, or a first call, reads the stored rows of `names` first."""
+        """Send a task's missing rows to an MLflow run; `ask_store`, or a first call, reads the stored rows of `names` first."""
         run_id = logged.info.run_id
         if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
@@ -218,7 +218,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Return MLflow's run whose `tag` is `key`; create a missing run. If two processes create it, the smaller id stays."""
+        """Return MLflow's run whose `tag` is `key`; create a missing run. If two processes create the run, the smaller id stays."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
@@ -229,7 +229,7 @@ class _View:
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set changed tags, cut to a length that every store takes, and missing parameters."""
+        """Set changed tags, cut to a length that all stores take, and missing parameters."""
         short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]

@@ -3,7 +3,7 @@
 A new version becomes `peak` if
 - no version with the same initial policy has an equal or better lower bound of its score against that policy,
 - the current peak has the same initial policy or is older (bounds against different policies cannot be compared), and
-- the score's interval is not entirely below 0.5, which would mean a policy worse than its initial policy.
+- the score's interval is not entirely below 0.5 (a policy worse than its initial policy).
 Only a policy that has beaten the champion in games replaces the champion.
 
 Every account can write tags, sources and files, so `grpo.base.door` checks each before use in a path. A version of other code keeps its
@@ -72,7 +72,7 @@ _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$"
 
 @STRICT
 class _Facts(TypedDict):
-    """Contents of the tag `_POLICY`; `Version` explains the fields."""
+    """Contents of the tag `_POLICY`; see `Version`."""
 
     run: Id
     role: Literal["champion", "peak"]
@@ -87,7 +87,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`: what a run resumed from a peak needs, besides outputs."""
+    """Contents of `origin.json`, which a run needs to resume from a peak."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -150,10 +150,7 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the folder below the home with a version's files, verified by hashes; `policy` is in it. Downloads missing files.
-
-    Raises CorruptError, ForeignError, TrackingAwayError.
-    """
+    """Return the local folder of a version's files, downloaded and verified. Raises CorruptError, ForeignError, TrackingAwayError."""
     target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
@@ -196,8 +193,7 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
 
-    Returns the run's settings, step -> output (`finetune`: this checkpoint only), and a line each for `data`, `verdict`, `findings`.
-    Raises CorruptError, ForeignError, TrackingAwayError.
+    Returns settings, step -> output (`finetune`: this checkpoint only), and lines for `data`, `verdict` and `findings`. Raises as `fetch`.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
@@ -219,7 +215,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return a step's output in the store. Creates a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
+    """Return a step's output; create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
@@ -233,7 +229,7 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
     """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent.
 
-    If another policy became champion during an outage, that policy stays: this run's champion has not played it.
+    If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
     """
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
@@ -282,10 +278,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
-    """Log a policy's MLflow model to the parent's artifacts; return (address, hash of the files' hashes).
-
-    A peak's model has the complete checkpoint and the folder `origin` for `fetch_origin`.
-    """
+    """Log a policy's MLflow model to the parent's artifacts; return (address, hash of hashes). A peak's model includes `origin`."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
@@ -342,7 +335,7 @@ def _find_version(name: str, preset: str, client: MlflowClient) -> Version | For
 
 
 def _version(entry: Any, preset: str) -> Version:
-    """Convert MLflow's entry. Raises ForeignError if other code wrote the entry."""
+    """Convert MLflow's entry. Raises ForeignError if other code wrote it."""
     try:
         tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):

@@ -24,18 +24,13 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 
 
 class Sender(threading.Thread):
-    """Calls `send` for an attempt every few seconds until `finish`, then once more."""
+    """Calls `send` for an attempt every few seconds until `finish`, then once more. Warnings have the tracker's name.
+
+    `later` ends a warning: how unsent lines are sent later. `send` returns why lines are unsent, empty if none; any exception becomes a
+    warning.
+    """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:
-        """Create a sender; `start` begins.
-
-        Args:
-            tracker: name in warnings.
-            later: end of a warning: how unsent lines are sent later.
-            attempt: attempt to send.
-            store: store with the attempt's records and journal.
-            send: sends new lines; returns why some are unsent, empty if none. Any exception becomes a warning.
-        """
         super().__init__(name=tracker, daemon=True)
         self.is_over = threading.Event()
         self.seconds_at_end = 30.0  # Longest wait for unsent lines.

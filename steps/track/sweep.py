@@ -41,12 +41,7 @@ class PlannedRun:
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
     """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    Args:
-        settings: a preset or a TOML file.
-        seeds: distinct seeds.
-        grid: settings with values, each as `key=a,b`.
-        made_by: code and engine, which results also depend on.
-
+    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine, which results also depend on.
     Raises ConfigError for invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}

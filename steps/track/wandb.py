@@ -46,7 +46,7 @@ class _Mirror:
         self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
-        """Send new lines. At the attempt's end, close W&B's run, and print the command that uploads offline files."""
+        """Send new lines. At the attempt's end, close W&B's run and print the command that uploads offline files."""
         if self._is_complete:
             return ""
         logged = self._logged = self._logged or self._init(run, attempt)
