@@ -1,4 +1,4 @@
-"""Results, findings and dataset of a run, read from its outputs, whichever code wrote them and however far the run came."""
+"""Results, findings and dataset of a run at any stage, read from outputs of any code."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def results_of(run: "Run | None", store: "Store") -> Results | None:
-    """Return a run's results; None for no run or before `report` has ended; None and a line on stderr if damaged or of other code."""
+    """Return a run's results; None before `report` has ended, or with a line on stderr if damaged or of other code."""
     if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
@@ -26,7 +26,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return what the diagnosis found, from the results or else from the output of `finetune`; None if there is neither."""
+    """Return the diagnosis, from the results or else from `finetune`'s output; None if both are missing."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is None:
@@ -38,7 +38,7 @@ def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosi
 
 
 def dataset_of(run: "Run", store: "Store") -> Dataset | None:
-    """Return the dataset of a run; None before `join_boards` has ended, or if its report is damaged or of other code."""
+    """Return a run's dataset; None before `join_boards` has ended, or if its report is damaged or of other code."""
     if (joined := run.output_of("join_boards")) is None:
         return None
     try:
@@ -48,7 +48,7 @@ def dataset_of(run: "Run", store: "Store") -> Dataset | None:
 
 
 def summary_of(run: "Run", store: "Store") -> dict[str, str]:
-    """Return a line each for `data`, `verdict` and `findings` of a run; what is not known is left out."""
+    """Return a line each for a run's `data`, `verdict` and `findings`; unknown lines are left out."""
     results, lines = results_of(run, store), dict[str, str]()
     if (dataset := dataset_of(run, store)) is not None:
         lines["data"] = str(dataset)
