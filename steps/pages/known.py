@@ -1,6 +1,7 @@
 """Results, findings and dataset of a run at any stage, read from outputs of any code."""
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from grpo.base.documents import DocumentError, read_document
@@ -29,22 +30,18 @@ def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosi
     """Return the diagnosis, from the results or else from `finetune`'s output; None if both are missing."""
     if results is not None:
         return results.findings
-    if (finetuned := run.output_of("finetune")) is None:
-        return None
-    try:
-        return read_document(store.file(finetuned, FINDINGS), Diagnosis)
-    except (CorruptError, DocumentError):
-        return None
+    if (finetuned := run.output_of("finetune")) is not None:
+        with suppress(CorruptError, DocumentError):
+            return read_document(store.file(finetuned, FINDINGS), Diagnosis)
+    return None
 
 
 def dataset_of(run: "Run", store: "Store") -> Dataset | None:
     """Return a run's dataset; None before `join_boards` has ended, or if its report is damaged or of other code."""
-    if (joined := run.output_of("join_boards")) is None:
-        return None
-    try:
-        return read_dataset(store.file(joined, REPORT), joined["output_hash"])
-    except (CorruptError, DocumentError):
-        return None
+    if (joined := run.output_of("join_boards")) is not None:
+        with suppress(CorruptError, DocumentError):
+            return read_dataset(store.file(joined, REPORT), joined["output_hash"])
+    return None
 
 
 def summary_of(run: "Run", store: "Store") -> dict[str, str]:

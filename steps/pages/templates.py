@@ -49,7 +49,7 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
             return value
-        assert value is not None, "a template puts in what was not measured"
+        assert value is not None, "a template inserts a value that was not measured"
         text = f"{value:,}" if isinstance(value, int) else str(value)
         return Markup(escaped(html.escape(" ".join(text.split()))))  # noqa: S704
 
@@ -73,14 +73,8 @@ def verdict_lines(results: Results) -> list[str]:
     """Return the verdict in lines of at most 80 characters. No line begins with a space, which Metaflow would strip."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
-    verdict, note, origin = (
-        textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-        for text in (
-            f"Verdict: {decision.verdict}. {decision.sentence}",
-            f"{how_to_read}So {decision.outcome}.",
-            str(results.origin or ""),
-        )
-    )
+    texts = (f"Verdict: {decision.verdict}. {decision.sentence}", f"{how_to_read}So {decision.outcome}.", str(results.origin or ""))
+    verdict, note, origin = (textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts)
     return [*verdict, "", *picture, *([""] if picture else []), *note, *origin]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LAST: Final = "last"
 RUN_NAMES: Final = "last, or the id of a run (`chess-grpo runs` lists them)"
 POLICY_NAMES: Final = (
-    "champion, peak or v7 (a version), those of another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
+    "champion, peak or v7 (a version), with another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
     " policy's folder"
 )
 _REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")

@@ -96,12 +96,12 @@ def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again:
     for run in runs:
         address = run.facts["tracking"]
         if address in away:
-            reasons[run.name] = away[address]
+            reasons[run.name] = away[address]  # Another request would take seconds.
             continue
         view = _View(run, store, machine, {}, again=again)
         reasons[run.name] = view.publish(None)
         if view.is_away:
-            away[address] = reasons[run.name]  # Another request would take seconds.
+            away[address] = reasons[run.name]
 
 
 class _View:
@@ -238,9 +238,11 @@ class _View:
 
     def _set_status(self, run: Logged, status: Status, ended: float | None) -> None:
         name = status.upper()
-        if run.info.status != name and ended is None:
+        if run.info.status == name:
+            return
+        if ended is None:
             self._client.update_run(run.info.run_id, status=name)
-        elif run.info.status != name:
+        else:
             self._client.set_terminated(run.info.run_id, status=name, end_time=round(1_000 * ended))
 
 

@@ -18,23 +18,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
-from grpo.base.files import (
-    MANIFEST,
-    CorruptError,
-    file_hashes,
-    locked,
-    read_json,
-    read_manifest,
-    sha256_json,
-    verified_manifest,
-    write_json,
-)
+from grpo.base.files import MANIFEST, CorruptError, file_hashes, locked, read_json, sha256_json, verified_manifest, write_json
 from grpo.match.selection import Selection
 from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.files import copy_policy
@@ -52,13 +42,11 @@ from steps.track.outages import failures_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
+from mlflow.entities import Run as Logged
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
-
-if TYPE_CHECKING:
-    from mlflow.entities import Run as Logged
 
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
@@ -196,9 +184,10 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     Returns settings, step -> output (`finetune`: this checkpoint only), and lines for `data`, `verdict` and `findings`. Raises as `fetch`.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
-    origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
+    path = folder / "origin" / ORIGIN
+    origin = checked(_ORIGIN_FORM, read_json(path), path)
     if origin["versions"].keys() != set(steps := registered_steps()):
-        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(steps)}")
+        raise ForeignError(f"{path} has outputs of {', '.join(origin['versions'])}, not of {', '.join(steps)}")
     for step, step_version in origin["versions"].items():
         source = folder / "origin" / step
         facts = of_output(verified_manifest(source), step, step_version, source)
@@ -207,10 +196,10 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
         # The version comes from the only checkpoint in this output.
-        output_hash = read_manifest(folder / "policy")["output_hash"]
+        output_hash = verified_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
-        path = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
-        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {path: folder / "policy"})
+        checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
+        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
     return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
@@ -226,7 +215,7 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
         return making.output
 
 
-def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
+def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: Logged) -> str:
     """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent.
 
     If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
@@ -277,7 +266,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
     return f"is version {current.number}" if current.number == offered.number else f"stays version {current.number}: {reason}"
 
 
-def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
+def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
     """Log a policy's MLflow model to the parent's artifacts; return (address, hash of hashes). A peak's model includes `origin`."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 

@@ -31,7 +31,7 @@ def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
         print(f"{attempt.step}: WARNING: not logged to W&B: there is no {KEY}, and offline files would be lost with this disk", flush=True)
         return None
     store = Store.of(machine)
-    sender = Sender("W&B", "`wandb sync` uploads what is not there", attempt, store, _Mirror(machine, store, is_online=is_online).send)
+    sender = Sender("W&B", "`wandb sync` uploads the missing rows", attempt, store, _Mirror(machine, store, is_online=is_online).send)
     sender.seconds_at_end = _SECONDS_AT_END + 10
     return sender
 
