@@ -55,8 +55,8 @@ class TrackingStore:
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
         """Return the store at `belongs_to`, the only store that may receive a run's rows.
 
-        The environment's address counts as equal if only secrets differ; its account goes to no other address. Raises TrackingAwayError if
-        the SQLite file or the account is missing.
+        Uses the environment's address if only secrets differ; its account goes nowhere else. Raises TrackingAwayError without file or
+        account.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -72,19 +72,17 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError if `address` of artifacts is neither the server's own nor in cloud storage.
-
-        A remote server could otherwise use this machine's folders, or make it send the account to another host.
-        """
+        """Raise TrackingRefusedError if `address` of artifacts is neither the server's own nor in cloud storage."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
         is_in_server = files.scheme == "mlflow-artifacts" and files.netloc in ("", server.netloc.rpartition("@")[2])
         if files.scheme in _CLOUDS or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
             return
+        # A remote server could otherwise use this machine's folders, or make it send the account to another host.
         raise TrackingRefusedError(
             f"the tracking store {without_secrets(self._uri)} names {without_secrets(address)!r} as the place of files, which this machine"
-            " neither reads nor writes: let the server keep its files (mlflow server --serve-artifacts), or put them into a bucket"
+            " does not use: let the server keep its files (mlflow server --serve-artifacts), or put the files into a bucket"
         )
 
     @property

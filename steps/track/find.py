@@ -56,7 +56,6 @@ class FoundPolicy:
 
     @property
     def weights_hash(self) -> str:
-        """SHA-256 of the weights' file, in hex."""
         return sha256_file(weights_file(self.folder))
 
 
@@ -95,10 +94,7 @@ def is_folder(name: str) -> bool:
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with a name of `RUN_NAMES`; `last` is the newest for which `has` is true (default: it has ended).
-
-    Raises NotFoundError, whose message gives `names` as valid.
-    """
+    """Return the run with a name of `RUN_NAMES`; `last` is the newest for which `has` is true (default: ended). Raises NotFoundError."""
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
         return run
@@ -120,9 +116,8 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
     """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Downloads missing files.
 
-    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError (no answer of
-    the registry), ForeignError (a version of other code), CorruptError (a damaged or missing file), IncompatibleError (another action
-    table).
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
+    ForeignError (other code wrote the version), IncompatibleError (another action table).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -142,7 +137,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
         return _registered(match["name"], match["preset"] or preset, machine)
     run_name, slash, step = name.partition("/")
     if slash and _REGISTERED.fullmatch(run_name):
-        raise NotFoundError(f"{run_name} is one checkpoint already; for another checkpoint give RUN/STEP, with the id of its run")
+        raise NotFoundError(f"{run_name} is one checkpoint already; for another checkpoint give RUN/STEP")
     made_by = "finetune" if slash else "select"
     run = find_run(run_name, store, has=lambda run: run.output_of(made_by) is not None, names=POLICY_NAMES)
     if slash and step == str(PRETRAINED_STEP):

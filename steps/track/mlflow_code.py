@@ -19,17 +19,15 @@ from grpo.settings.kinds import KINDS
 
 
 class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
-    """A policy on the CPU."""
-
     def load_context(self, context: PythonModelContext) -> None:
         folder = Path(context.artifacts["policy"])
         self._ranked = import_module(KINDS[policy_kind(folder)].module).load_ranker(folder, torch.device("cpu"))
 
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """Return a row per FEN: `moves` (all legal moves in UCI, likeliest first) and `probabilities`; both are empty after a game's end.
+        """Return a row per FEN of the first column: `moves` (legal moves in UCI, likeliest first) and `probabilities`.
 
-        A policy without probabilities returns only its own move, or none. `model_input` has FENs in its first column. Raises
-        MlflowException (a server's status 400) for an invalid FEN.
+        Both are empty after a game's end. A policy without probabilities returns only its own move, or none. Raises MlflowException (a
+        server's status 400) for an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

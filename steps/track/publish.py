@@ -63,8 +63,8 @@ def publish_all(
 ) -> dict[str, str]:
     """Publish runs, by default those not logged yet; return run -> reason of `publish`.
 
-    `again` also compares logged rows, because a database may have been restored or deleted. After `seconds` (None: no limit), a slow
-    server's runs wait for a later call.
+    `again` also compares logged rows, because databases may be restored or deleted. After `seconds`, a slow server's runs wait for a later
+    call.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()

@@ -6,8 +6,7 @@ A new version becomes `peak` if
 - the score's interval is not entirely below 0.5 (a policy worse than its initial policy).
 Only a policy that has beaten the champion in games replaces the champion.
 
-Every account can write tags, sources and files, so `grpo.base.door` checks each before use in a path. A version of other code keeps its
-alias.
+Every account can write tags, sources and files; `grpo.base.door` checks all before use. A version of other code keeps its alias.
 """
 
 import json
@@ -91,8 +90,6 @@ _FILE_NAME_FORM: Final = TypeAdapter(FileName)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A version of a registered model."""
-
     preset: str
     number: int
     run: str  # Metaflow's id.
@@ -181,7 +178,7 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
 
-    Returns settings, step -> output (`finetune`: this checkpoint only), and lines for `data`, `verdict` and `findings`. Raises as `fetch`.
+    Returns settings, step -> output, and lines for `data`, `verdict` and `findings`. Raises as `fetch`.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     path = folder / "origin" / ORIGIN
@@ -195,7 +192,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
-        # The version comes from the only checkpoint in this output.
+        # The output has this checkpoint only, which gives the version.
         output_hash = verified_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -210,16 +207,13 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
                 for path, source in folders.items():
                     shutil.copytree(source, folder / path, dirs_exist_ok=True)
-                (folder / MANIFEST).unlink(missing_ok=True)
+                (folder / MANIFEST).unlink(missing_ok=True)  # `filling` writes a new manifest.
         assert making.output is not None
         return making.output
 
 
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: Logged) -> str:
-    """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent.
-
-    If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
-    """
+    """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent."""
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
     tracking.refuse_foreign_place(str(parent.info.artifact_uri))
@@ -256,6 +250,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
     if role == PEAK:
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
+        # Another policy that became champion during an outage stays, because this run's champion has not played it.
         has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
@@ -334,7 +329,6 @@ def _version(entry: Any, preset: str) -> Version:
 
 
 def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
-    """Return this code's peaks with this initial policy."""
     peaks = []
     for entry in client.search_model_versions(f"name = '{MODEL}{preset}'"):
         with suppress(ForeignError):

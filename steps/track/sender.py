@@ -26,8 +26,7 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 class Sender(threading.Thread):
     """Calls `send` for an attempt every few seconds until `finish`, then once more. Warnings have the tracker's name.
 
-    `later` ends a warning: how unsent lines are sent later. `send` returns why lines are unsent, empty if none; any exception becomes a
-    warning.
+    `later` ends a warning: how unsent lines are sent later. `send` returns why lines are unsent, empty if none; exceptions become warnings.
     """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:

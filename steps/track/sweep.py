@@ -1,7 +1,4 @@
-"""A sweep runs every combination of settings with every seed.
-
-Each run has a tag with the sweep's name and the run's key, by which the store's records and MLflow find a sweep's runs.
-"""
+"""A sweep runs all combinations of settings with each seed; a tag with the sweep's name and a run's key identifies its runs."""
 
 import itertools
 import json
@@ -25,8 +22,6 @@ SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Variable with the tag, for the pro
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRun:
-    """One run of a sweep."""
-
     combination: str  # Values of `--set` as `key = value, ...`.
     seed: int
     key: str  # Hash of settings, code and engine; a finished run is not repeated.

@@ -37,8 +37,6 @@ def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
 
 
 class _Mirror:
-    """An attempt's journal in W&B."""
-
     def __init__(self, machine: Machine, store: Store, *, is_online: bool) -> None:
         self._home, self._store, self._is_online = machine.home, store, is_online
         self._logged: Any = None
