@@ -52,7 +52,6 @@ ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
 _DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
 _EVEN: Final = 0.5  # Score of two equal policies.
-_NUM_SHOWN: Final = 5  # Versions in a message.
 _MAX_FILES: Final = 1_000  # Of one version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
@@ -117,7 +116,7 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
                 try:
                     preset = checked(_PRESET_FORM, model.name.removeprefix(MODEL), f"the registered model {model.name!r}")
                 except ForeignError as error:
-                    print(f"WARNING: {error}; it is passed over", file=sys.stderr)
+                    print(f"WARNING: {error}; the model is skipped", file=sys.stderr)
                     continue
                 if version := _find_version(name, preset, tracking.client):
                     versions[preset] = version
@@ -130,7 +129,7 @@ def newest_versions(machine: Machine) -> list[str]:
     if not tracking.exists:
         return []
     with failures_of(machine.shown_uri, "its versions"):
-        entries = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
+        entries = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", 5, ["creation_timestamp DESC"])
         return [f"{entry.name.removeprefix(MODEL)}/v{entry.version}" for entry in entries]
 
 
