@@ -13,7 +13,7 @@ import steps
 from grpo.policy.files import policy_kind
 from grpo.settings.kinds import KINDS
 
-# MLflow 3.17 warns of its own code when imported, and logs successes. The filters stay, because publishers are threads.
+# MLflow 3.17 warns of its own code when imported, and logs successes. Publishers are threads, so the filters stay.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402

@@ -23,7 +23,7 @@ _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Of the server's answer in a message.
+_MAX_CHARACTERS: Final = 200  # Length of a server's answer in a message.
 # Outages in JSON that is not MLflow's, because MLflow's message about such JSON has no status.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
@@ -36,7 +36,7 @@ _FULL: Final = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
     r"|readonly database"
 )
-# System's reason for a failed connection, such as "Connection refused".
+# The system's reason for a failed connection, such as "Connection refused".
 _REASON: Final = re.compile(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)")
 
 
@@ -117,7 +117,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
     words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
     if code in _WRONG_ACCOUNT or number in ("401", "403", "407"):
         return f"does not accept the account ({number or code}: {words}): {_remedy(store, number or code, words, is_own=is_own)}"
-    response = getattr(error, "json", None)  # On MLflow's RestException.
+    response = getattr(error, "json", None)  # RestException has this attribute.
     if response is not None:
         is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:

@@ -52,7 +52,7 @@ ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
 _DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
 _EVEN: Final = 0.5  # Score of two equal policies.
-_MAX_FILES: Final = 1_000  # Of one version; a peak has about 40.
+_MAX_FILES: Final = 1_000  # Limit for a version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
