@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def results_of(run: "Run | None", store: "Store") -> Results | None:
-    """Return a run's results; None before `report` has ended, or with a line on stderr if damaged or of other code."""
+    """Return a run's results; None before `report` has ended, or with a line on stderr if unreadable."""
     if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
@@ -27,7 +27,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return the diagnosis, from the results or else from `finetune`'s output; None if both are missing."""
+    """Return the diagnosis from the results, else from `finetune`'s output; None if missing."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is not None:
@@ -37,7 +37,7 @@ def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosi
 
 
 def dataset_of(run: "Run", store: "Store") -> Dataset | None:
-    """Return a run's dataset; None before `join_boards` has ended, or if its report is damaged or of other code."""
+    """Return a run's dataset; None before `join_boards` has ended, or if unreadable."""
     if (joined := run.output_of("join_boards")) is not None:
         with suppress(CorruptError, DocumentError):
             return read_dataset(store.file(joined, REPORT), joined["output_hash"])
@@ -45,7 +45,7 @@ def dataset_of(run: "Run", store: "Store") -> Dataset | None:
 
 
 def summary_of(run: "Run", store: "Store") -> dict[str, str]:
-    """Return a line each for a run's `data`, `verdict` and `findings`; unknown lines are left out."""
+    """Return a line each for a run's `data`, `verdict` and `findings`, as far as known."""
     results, lines = results_of(run, store), dict[str, str]()
     if (dataset := dataset_of(run, store)) is not None:
         lines["data"] = str(dataset)

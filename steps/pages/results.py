@@ -1,7 +1,6 @@
-"""`results.json`: a run's results in one document, which the step `report` writes.
+"""`results.json`: a run's results, which the step `report` writes and `steps.pages.templates` and commands show.
 
-Report, cards, model card, MLflow's descriptions and the commands `show`, `compare` and `sweep` are views of the document
-(`steps.pages.templates`). A part that was not measured is None; `Selection.sentence` has the reason.
+A part that was not measured is None; `Selection.sentence` has the reason.
 """
 
 from pathlib import Path
@@ -26,17 +25,14 @@ class Measurement(Document):
     name: str  # Shown on pages, the same in all runs.
     unit: Unit
     estimate: Estimate  # Games count as played.
-    # The same games, undecided games won by the side that a search finds better; does not change the verdict.
-    adjudicated: Estimate | None = None
+    adjudicated: Estimate | None = None  # Undecided games go to the side that a search finds better; not used for the verdict.
     num_games: int | None = None  # None for regret.
-    decides: bool = False  # True for the verdict's games: new games against the own start, as played.
+    decides: bool = False  # True for the verdict's row: new games against the own start.
     yardstick: dict[str, str | None]  # Opponent, rules, ladder or boards by name; None if unknown. Runs with equal yardsticks compare.
-    output: str  # Hash of the step's output; two runs with equal hashes share a measurement.
+    output: str  # Hash of the step's output; runs with equal hashes share the measurement.
 
 
 class Training(Document):
-    """GRPO's steps and end, from the report of `finetune`."""
-
     first_step: int
     last_step: int
     reason: str  # Reason for the end, a key of `ENDS`.
@@ -59,7 +55,7 @@ class Dataset(Document):
 
     @property
     def name(self) -> str:
-        """At most three sources, such as "own.pgn, engine games"; the source with most boards is first."""
+        """At most three sources, the one with most boards first, such as "own.pgn, engine games"."""
         sources = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
         names = ["engine games" if source == ENGINE else source for source in sources]
         return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")
@@ -69,8 +65,6 @@ class Dataset(Document):
 
 
 class ResumedFrom(Document):
-    """The run and the GRPO step that a run was resumed from."""
-
     run: str
     step: int
 
@@ -83,16 +77,15 @@ class Results(Document):
     """The document `results.json`."""
 
     format: Literal[3] = 3  # Changes with the meaning of any key.
-    kind: str  # Kind of policy: `network` or `language`.
+    kind: str  # `network` or `language`.
     origin: ResumedFrom | None  # None for a new training.
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
-    # Phase -> held-out regret (win probability per move) of the pretrained policy and the candidate; None if not measured.
-    regret: dict[str, tuple[float, float | None]]
+    regret: dict[str, tuple[float, float | None]]  # Phase -> held-out regret of pretrained policy and candidate; None if not measured.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
-    training: Training
+    training: Training  # From the report of `finetune`.
     findings: Diagnosis | None  # None if the diagnosis did not run.
     settings: dict[str, Any]  # Dotted name -> value, of all settings that steps read.
     engine: str
@@ -104,10 +97,10 @@ class Results(Document):
 
 
 def read_results(path: Path) -> Results:
-    """Read a document. Raises CorruptError, or DocumentError if other code wrote the file."""
+    """Raises CorruptError, or DocumentError for a file of other code."""
     return read_document(path, Results)
 
 
 def read_dataset(path: Path, output_hash: str) -> Dataset:
-    """Return the dataset of `join_boards`'s report, with the output's hash. Raises as `read_results`."""
+    """Return the dataset of `join_boards`'s report. Raises as `read_results`."""
     return Dataset(boards=read_document(path, Boards), output_hash=output_hash)

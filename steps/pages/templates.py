@@ -1,6 +1,6 @@
-"""Pages and texts of a run's results, from templates (`*.md.j2` beside this module), and the verdict for a terminal.
+"""Pages and texts of a run's results, rendered from `*.md.j2` beside this module, and the verdict for a terminal.
 
-Names of files and engines, settings and messages are untrusted, so templates escape all inserted text.
+Names, settings and messages are untrusted, so templates escape all inserted text.
 """
 
 import html
@@ -39,7 +39,7 @@ _HOW_TO_READ: Final = (
     ' The ladder rows ("other opponents" and below) come from other games. '
 )
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # Elo at the picture's ends.
-# Markdown's special characters: brackets only if they would end a link's text, underscores only outside of words.
+# Markdown's special characters: brackets only at the end of a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
@@ -65,12 +65,12 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
 
 
 def page(template: str, **facts: Any) -> str:
-    """Render the template NAME.md.j2 of this folder; the template's first lines name its facts."""
+    """Render NAME.md.j2 of this folder with the template's variables."""
     return _environment().get_template(f"{template}.md.j2").render(**facts)
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """Return the verdict in lines of at most 80 characters. No line begins with a space, which Metaflow would strip."""
+    """Return the verdict in lines of at most 80 characters. No line begins with a space, because Metaflow strips leading spaces."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
     texts = (f"Verdict: {decision.verdict}. {decision.sentence}", f"{how_to_read}So {decision.outcome}.", str(results.origin or ""))
@@ -114,7 +114,7 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return a line per finding: evidence, then meaning and advice, or the cause that it may follow from (`is_short`: evidence only).
+    """Return a line per finding: evidence, then meaning and advice, or the finding's cause (`is_short`: evidence only).
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)
@@ -155,7 +155,7 @@ def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _main_settings(results: Results) -> list[tuple[str, str, str]]:
-    """Return (name, value, default) of the main settings, and of all that differ from this code's defaults."""
+    """Return (name, value, default) of main settings and of settings that differ from the defaults."""
     values = results.settings
     defaults = flattened(Settings.model_validate({"policy": {"kind": results.kind}}).model_dump(mode="json"))
     names = [name for name in sorted(values) if name in MAIN or (name in defaults and values[name] != defaults[name])]
