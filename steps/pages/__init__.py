@@ -1,1 +1,1 @@
-"""What people read of a run: one document of its results, and the pages and texts that are templates of it."""
+"""A run's results in one document, and pages and texts rendered from templates of the document."""

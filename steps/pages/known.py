@@ -1,6 +1,7 @@
-"""Results, findings and dataset of a run, read from its outputs, whichever code wrote them and however far the run came."""
+"""Results, findings and dataset of a run at any stage, read from outputs of any code."""
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from grpo.base.documents import DocumentError, read_document
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def results_of(run: "Run | None", store: "Store") -> Results | None:
-    """Return a run's results; None for no run or before `report` has ended; None and a line on stderr if damaged or of other code."""
+    """Return a run's results; None before `report` has ended, or with a line on stderr if unreadable."""
     if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
@@ -26,29 +27,25 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return what the diagnosis found, from the results or else from the output of `finetune`; None if there is neither."""
+    """Return the diagnosis from the results, else from `finetune`'s output; None if missing."""
     if results is not None:
         return results.findings
-    if (finetuned := run.output_of("finetune")) is None:
-        return None
-    try:
-        return read_document(store.file(finetuned, FINDINGS), Diagnosis)
-    except (CorruptError, DocumentError):
-        return None
+    if (finetuned := run.output_of("finetune")) is not None:
+        with suppress(CorruptError, DocumentError):
+            return read_document(store.file(finetuned, FINDINGS), Diagnosis)
+    return None
 
 
 def dataset_of(run: "Run", store: "Store") -> Dataset | None:
-    """Return the dataset of a run; None before `join_boards` has ended, or if its report is damaged or of other code."""
-    if (joined := run.output_of("join_boards")) is None:
-        return None
-    try:
-        return read_dataset(store.file(joined, REPORT), joined["output_hash"])
-    except (CorruptError, DocumentError):
-        return None
+    """Return a run's dataset; None before `join_boards` has ended, or if unreadable."""
+    if (joined := run.output_of("join_boards")) is not None:
+        with suppress(CorruptError, DocumentError):
+            return read_dataset(store.file(joined, REPORT), joined["output_hash"])
+    return None
 
 
 def summary_of(run: "Run", store: "Store") -> dict[str, str]:
-    """Return a line each for `data`, `verdict` and `findings` of a run; what is not known is left out."""
+    """Return a line each for a run's `data`, `verdict` and `findings`, as far as known."""
     results, lines = results_of(run, store), dict[str, str]()
     if (dataset := dataset_of(run, store)) is not None:
         lines["data"] = str(dataset)

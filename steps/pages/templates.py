@@ -1,6 +1,6 @@
-"""The pages and texts of a run's results: templates of the one document (`*.md.j2` beside this module), and the verdict for a terminal.
+"""Pages and texts of a run's results, rendered from `*.md.j2` beside this module, and the verdict for a terminal.
 
-Names of files and of engines, settings and messages are untrusted: what a template puts in is escaped, so that it is shown and not obeyed.
+Names, settings and messages are untrusted, so templates escape all inserted text.
 """
 
 import html
@@ -30,29 +30,26 @@ from steps import STEPS
 from steps.names import CHAMPION, PEAK
 from steps.pages.results import Results
 
-_WIDTH: Final = 80
-"""Of the terminal's verdict."""
+_WIDTH: Final = 80  # Columns of the verdict in the terminal.
 _LABEL_WIDTH: Final = 29
-_BAR_HALF: Final = 12
-"""Characters of a text bar on each side of its middle."""
+_BAR_HALF: Final = 12  # Characters on each side of a bar's middle.
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
 _HOW_TO_READ: Final = (
     "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
     ' The ladder rows ("other opponents" and below) come from other games. '
 )
-"""How to read the rows of the verdict's picture."""
-_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)
-# Markdown's special characters: brackets only where they would end a link's text, underscores only outside of words.
+_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # Elo at the picture's ends.
+# Markdown's special characters: brackets only at the end of a link's text, underscores only outside of words.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
 def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
-    """Return the templates of a folder. What one puts in is escaped for HTML and by `escaped`, and is on one line, unless it is Markup."""
+    """Return a folder's templates. Inserted text becomes one line, escaped for HTML and by `escaped`, unless the text is Markup."""
 
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
             return value
-        assert value is not None, "a template puts in what was not measured"
+        assert value is not None, "a template inserts a value that was not measured"
         text = f"{value:,}" if isinstance(value, int) else str(value)
         return Markup(escaped(html.escape(" ".join(text.split()))))  # noqa: S704
 
@@ -68,27 +65,21 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
 
 
 def page(template: str, **facts: Any) -> str:
-    """Return the text of a template of this folder, NAME.md.j2; its first lines say what it shows of which facts."""
+    """Render NAME.md.j2 of this folder with the template's variables."""
     return _environment().get_template(f"{template}.md.j2").render(**facts)
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """Return the verdict for a terminal, in lines of at most 80 characters. No line begins with a space: Metaflow strips those."""
+    """Return the verdict in lines of at most 80 characters. No line begins with a space, because Metaflow strips leading spaces."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
-    verdict, note, origin = (
-        textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-        for text in (
-            f"Verdict: {decision.verdict}. {decision.sentence}",
-            f"{how_to_read}So {decision.outcome}.",
-            str(results.origin or ""),
-        )
-    )
+    texts = (f"Verdict: {decision.verdict}. {decision.sentence}", f"{how_to_read}So {decision.outcome}.", str(results.origin or ""))
+    verdict, note, origin = (textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts)
     return [*verdict, "", *picture, *([""] if picture else []), *note, *origin]
 
 
 def verdict_picture(decision: Selection) -> list[str]:
-    r"""Return the gains as a picture of characters, then start and candidate on the ladder; no line where nothing was played.
+    r"""Return gains and ladder ratings as a text picture; no lines without games.
 
     gain in Elo, against          -75         0         +75
     own start                                 |    [--o---] +53 [+31, +75]
@@ -108,7 +99,7 @@ def verdict_picture(decision: Selection) -> list[str]:
 
 
 def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[str]:
-    """Draw intervals between two Elo values, with a mark at 0 where it lies between them."""
+    """Draw intervals between two Elo values, with a mark at 0 if 0 lies between them."""
 
     def column(elo: float) -> int:
         return round((max(left, min(right, elo)) - left) / (right - left) * (_BAR_WIDTH - 1))
@@ -123,7 +114,7 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return the findings of the diagnosis, each in a line: a cause with meaning and advice (short: without), then what may follow.
+    """Return a line per finding: evidence, then meaning and advice, or the finding's cause (`is_short`: evidence only).
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)
@@ -141,7 +132,7 @@ def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> lis
 
 
 def _estimate_text(estimate: Estimate, unit: Unit) -> str:
-    """Return an estimate with its interval; a score is stated in Elo too."""
+    """Return an estimate with its interval; a score also in Elo."""
     text = estimate.text(unit, suffix=" Elo" if unit == Unit.ELO else "")
     return text if unit != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 
@@ -151,7 +142,7 @@ def _elo(estimate: Estimate) -> str:
 
 
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return the ladder from its highest rung down, with both policies where they stand."""
+    """Return the ladder with both policies, highest rating first."""
     placed = results.decision.placed
     rows: list[tuple[float, tuple[str, ...]]] = []  # Rating, row.
     for rung in results.ladder.rungs:
@@ -164,7 +155,7 @@ def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _main_settings(results: Results) -> list[tuple[str, str, str]]:
-    """Return the main settings, and all that differ from the defaults of this code: name, value, default."""
+    """Return (name, value, default) of main settings and of settings that differ from the defaults."""
     values = results.settings
     defaults = flattened(Settings.model_validate({"policy": {"kind": results.kind}}).model_dump(mode="json"))
     names = [name for name in sorted(values) if name in MAIN or (name in defaults and values[name] != defaults[name])]

@@ -1,1 +1,1 @@
-"""Views of the store's runs: MLflow, W&B, the registry and its models. A run goes on if a tracker does not answer."""
+"""Views of the store's runs: MLflow, W&B, the registry and its models. Runs go on if a tracker fails."""

@@ -1,4 +1,4 @@
-"""MLflow's client for one tracking store: connects when first used; a silent server costs seconds, not minutes."""
+"""MLflow's client for one tracking store: connects at first use; a silent server costs seconds."""
 
 import logging
 import os
@@ -13,9 +13,9 @@ from grpo.base.files import locked
 from steps.run.machine import LOOPBACK, Machine, sqlite_file, without_secrets
 from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
-# Set before MLflow's import, which reads some variables once. By default MLflow sends telemetry and waits 244 s for a server that is down.
+# Set before MLflow's import, which reads some variables once. MLflow's defaults: telemetry, and a wait of 244 s for a dead server.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# Publishing again is the retry. MLflow's own retries are not idempotent: after a late response they create a second run.
+# Publishing again is the retry. MLflow's own retries would create a second run after a late response.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -24,17 +24,17 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# Log no traceback of an exception that is raised as well, and no progress of creating a database.
+# No tracebacks of exceptions that are raised as well; no progress of creating a database.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 
-EXPERIMENT: Final = "chess-grpo"  # Contains all runs.
-RUN: Final = "chess_grpo.run"  # Tag of a parent run: Metaflow's id and the start time, because every machine's Metaflow counts from 1.
-CHILD: Final = "chess_grpo.child"  # Tag of a child run: parent's tag, step, part. Tag of a registered version: parent's tag, role.
-METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
-_SECONDS_FOR_FILES: Final = 120  # A server with artifacts in S3 answers after it has forwarded the file.
+EXPERIMENT: Final = "chess-grpo"
+RUN: Final = "chess_grpo.run"  # Parent's tag: Metaflow's id and start time, because each machine's Metaflow counts from 1.
+CHILD: Final = "chess_grpo.child"  # Tag of a child (parent's tag, step, part) or registered version (parent's tag, role).
+METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children.
+_SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-# Accounts that name no address, so MLflow or a database's driver would send them to any: variables, and MLflow's file.
+# Accounts without an address: MLflow or a database's driver would send each account to any server.
 _SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
@@ -46,17 +46,17 @@ _SHORT: Final = os.environ[_TIMEOUT]
 
 
 class TrackingStore:
-    """An MLflow tracking store and its registry. `uri` is MLflow's address, with any user and password. Reading creates nothing."""
+    """An MLflow tracking store and its registry. Reading creates nothing."""
 
     def __init__(self, uri: str) -> None:
         self._uri, self._file = uri, sqlite_file(uri)
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the store of the address `belongs_to`, to which alone a run's rows may go.
+        """Return the store at `belongs_to`, the only store that may receive a run's rows.
 
-        If the environment's address differs only by secrets, which no record holds, that address is used. The environment's account is
-        never sent to another address. Raises TrackingAwayError if the store's SQLite file is not on this machine or its account is missing.
+        Uses the environment's address if only secrets differ; its account goes nowhere else. Raises TrackingAwayError without file or
+        account.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -72,20 +72,17 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError if the store names an `address` of artifacts that this machine must not use.
-
-        A server may keep artifacts itself or in cloud storage. A folder of this machine would be read or written for a remote server, and
-        another host would receive the account.
-        """
+        """Raise TrackingRefusedError if `address` of artifacts is neither the server's own nor in cloud storage."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
         is_in_server = files.scheme == "mlflow-artifacts" and files.netloc in ("", server.netloc.rpartition("@")[2])
         if files.scheme in _CLOUDS or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
             return
+        # A remote server could otherwise use this machine's folders, or make it send the account to another host.
         raise TrackingRefusedError(
             f"the tracking store {without_secrets(self._uri)} names {without_secrets(address)!r} as the place of files, which this machine"
-            " neither reads nor writes: let the server keep its files (mlflow server --serve-artifacts), or put them into a bucket"
+            " does not use: let the server keep its files (mlflow server --serve-artifacts), or put the files into a bucket"
         )
 
     @property
@@ -95,7 +92,7 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Connected client. A lock beside an SQLite store guards the creation of tables, which two first connections would corrupt."""
+        """Connected client. A lock guards an SQLite store's new tables, which two first connections would corrupt."""
         with nullcontext() if self._file is None else locked(self._file.parent / "mlflow.lock"):
             return MlflowClient(self._uri, registry_uri=self._uri)
 
@@ -113,7 +110,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return the names of variables, or the file, that hold an account for the address's kind of store; empty without an account."""
+    """Return which variables or file hold an account for this kind of store; empty without an account."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
@@ -121,7 +118,7 @@ def _account(address: str) -> str:
 
 @contextmanager
 def ignore_existing() -> Iterator[None]:
-    """Ignore MLflow's error that the object to create already exists."""
+    """Ignore MLflow's error that an object already exists."""
     try:
         yield
     except MlflowException as error:
@@ -131,7 +128,7 @@ def ignore_existing() -> Iterator[None]:
 
 @contextmanager
 def long_timeout() -> Iterator[None]:
-    """Raise MLflow's HTTP timeout, a variable read at each call, for transfers of files. A second thread's end may lower it too early."""
+    """Raise MLflow's HTTP timeout for transfers of files. MLflow reads the variable at each call; another thread may reset it early."""
     os.environ[_TIMEOUT] = str(max(_SECONDS_FOR_FILES, int(_SHORT)))
     try:
         yield

@@ -1,8 +1,7 @@
-"""Finds runs and policies by name; every command and `--resume-from` take the same names.
+"""Finds runs and policies by name; all commands and `--resume-from` take the same names.
 
-The store's records have the runs, and its outputs the files. MLflow's registry has aliases and versions. A version names the output with
-its files; if the store has no such output, MLflow has a copy. A chess GUI waits for this code, so torch is never imported, and MLflow only
-for the registry.
+Runs come from the store's records, aliases and versions from MLflow's registry, files from the store's outputs or else from MLflow. A chess
+GUI waits for this code, so torch is never imported, and MLflow only for the registry.
 """
 
 import os
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 LAST: Final = "last"
 RUN_NAMES: Final = "last, or the id of a run (`chess-grpo runs` lists them)"
 POLICY_NAMES: Final = (
-    "champion, peak or v7 (a version), those of another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
+    "champion, peak or v7 (a version), with another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
     " policy's folder"
 )
 _REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")
@@ -40,24 +39,23 @@ _RUN: Final = re.compile(r"[\w-]+")
 
 
 class NotFoundError(PlainError, LookupError):
-    """No run, policy, checkpoint or history has this name; the message names the searched store and existing names."""
+    """No run, policy, checkpoint or history has this name; the message lists existing names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
     """A policy on this machine. Recorded hashes were verified."""
 
-    folder: Path  # Weights and configuration, for `steps.common.policies.open.open_policy`.
-    run: str  # Metaflow's run id; for a policy given as a folder, the folder's name if no manifest has the id.
+    folder: Path  # Weights and configuration.
+    run: str  # Metaflow's id, or the folder's name if the id is unknown.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
-    record: Run | None = field(default=None, compare=False)  # The run's records; None for a folder or if this store has none.
+    record: Run | None = field(default=None, compare=False)  # None for a folder, or if this store has no records of the run.
 
     def __str__(self) -> str:
         return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
 
     @property
     def weights_hash(self) -> str:
-        """SHA-256 of the weights' file (`policy.safetensors`, a language model's `model.safetensors`), in hex."""
         return sha256_file(weights_file(self.folder))
 
 
@@ -66,14 +64,14 @@ class NamedPolicy:
     """A run's policy. Its files may still be in S3 or MLflow."""
 
     run_id: str  # Metaflow's id.
-    run: Run | None  # The run's records; None if this store has none for a registered version.
+    run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
-    output: StepOutput | None  # The run's output that has the files; None if only MLflow has the files.
-    part: str  # The policy's folder in the output; empty if the output is the policy.
-    version: "Version | None" = None  # Registered version, if an alias or a version was given.
+    output: StepOutput | None  # Output with the files; None if only MLflow has the files.
+    part: str  # Folder in the output; empty if the output is the policy.
+    version: "Version | None" = None  # Set if an alias or a version was given.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
-        """Return the policy with its files on this machine; download missing files. Raises as `find_policy`."""
+        """Return the policy after downloading missing files. Raises as `find_policy`."""
         return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
@@ -90,20 +88,13 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name is a path, or an existing folder whose name is not `last`, an alias or a version."""
+    """Return whether a name is a path, or an existing folder not named `last` or like an alias or version."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with this name. Raises NotFoundError.
-
-    Args:
-        name: one of `RUN_NAMES`.
-        store: store with the runs' records.
-        has: condition for `last`, which is the newest run that fits; default: the run has ended.
-        names: text for the error: which names are valid.
-    """
+    """Return the run with a name of `RUN_NAMES`; `last` is the newest for which `has` is true (default: ended). Raises NotFoundError."""
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
         return run
@@ -123,18 +114,10 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with this name, not loaded, and print to stderr which policy it is. Missing files are downloaded.
+    """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Downloads missing files.
 
-    Args:
-        name: one of `POLICY_NAMES`; a folder may be a checkpoint, a champion, an output of `pretrain` or `select`.
-        machine: names the store and the registry.
-
-    Raises:
-        NotFoundError: no policy has this name.
-        ForeignError: other code wrote the registered version.
-        TrackingAwayError: the registry does not answer.
-        CorruptError: a file is damaged or missing everywhere.
-        IncompatibleError: the folder's policy has another action table.
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
+    ForeignError (other code wrote the version), IncompatibleError (another action table).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -144,22 +127,17 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
-    """Return the policy that an alias, a version, RUN or RUN/STEP names, without looking for its files.
+    """Return the policy of an alias, a version, RUN or RUN/STEP, without looking for its files.
 
-    Args:
-        name: one of `POLICY_NAMES`, except a folder.
-        machine: names the store and the registry.
-        role: `champion` or `peak`: the policy that RUN without a step means.
-        preset: preset of an alias or version without one. Empty: the only preset that has the name, else the default preset.
-
-    Raises NotFoundError, ForeignError, TrackingAwayError.
+    RUN alone means the run's `role`, `champion` or `peak`. `preset` completes an alias or version; empty means the only preset that has the
+    name, else the default preset. Raises NotFoundError, ForeignError, TrackingAwayError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
         return _registered(match["name"], match["preset"] or preset, machine)
     run_name, slash, step = name.partition("/")
     if slash and _REGISTERED.fullmatch(run_name):
-        raise NotFoundError(f"{run_name} is one checkpoint already; for another checkpoint give RUN/STEP, with the id of its run")
+        raise NotFoundError(f"{run_name} is one checkpoint already; for another checkpoint give RUN/STEP")
     made_by = "finetune" if slash else "select"
     run = find_run(run_name, store, has=lambda run: run.output_of(made_by) is not None, names=POLICY_NAMES)
     if slash and step == str(PRETRAINED_STEP):
@@ -180,14 +158,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (step, folder in the output) of a checkpoint of `finetune`.
-
-    Args:
-        manifest: the output's manifest.
-        step: GRPO step as typed.
-
-    Raises NotFoundError, which lists the available steps, for a checkpoint that was never written or is deleted.
-    """
+    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError with available steps."""
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:
@@ -199,7 +170,6 @@ def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
 
 
 def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
-    """Return the registered policy with an alias or a version such as `v7`. Raises as `named_policy`."""
     from grpo.settings.tree import DEFAULT_PRESET
     from steps.track import registry  # MLflow takes seconds to import.
 

@@ -1,7 +1,4 @@
-"""Code of a registered policy's MLflow model ("models from code"): takes FENs, returns moves with probabilities.
-
-`steps.track.mlflow_model` copies this file and the library `grpo` into the model, which needs only its listed requirements.
-"""
+"""Code of a registered policy's MLflow model; `steps.track.mlflow_model` copies it and the library `grpo` into the model."""
 
 import sys
 from importlib import import_module
@@ -22,17 +19,15 @@ from grpo.settings.kinds import KINDS
 
 
 class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
-    """A policy on the CPU behind MLflow's interface."""
-
     def load_context(self, context: PythonModelContext) -> None:
         folder = Path(context.artifacts["policy"])
         self._ranked = import_module(KINDS[policy_kind(folder)].module).load_ranker(folder, torch.device("cpu"))
 
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
-        """Return a row per FEN: `moves` (all legal moves in UCI, likeliest first) and `probabilities`; both are empty after a game's end.
+        """Return a row per FEN of the first column: `moves` (legal moves in UCI, likeliest first) and `probabilities`.
 
-        A kind of policy without probabilities returns only the move that it plays, or none. The FENs are the first column of `model_input`;
-        MLflow turns a list into a table. Raises MlflowException (status 400 of a server) for a FEN of no legal position.
+        Both are empty after a game's end. A policy without probabilities returns only its own move, or none. Raises MlflowException (a
+        server's status 400) for an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

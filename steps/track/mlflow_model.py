@@ -13,15 +13,15 @@ import steps
 from grpo.policy.files import policy_kind
 from grpo.settings.kinds import KINDS
 
-# MLflow 3.17 warns of its own code when imported, and logs successes. The filters stay on, because publishers are threads.
+# MLflow 3.17 warns of its own code when imported, and logs successes. Publishers are threads, so the filters stay.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
 
-POLICY: Final = "policy"  # Folder of the policy in a model.
-_CODE: Final = Path(__file__).with_name("mlflow_code.py")  # Code that MLflow runs.
-_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"  # The project's folder that contains `steps` also contains `grpo`.
-LIBRARY: Final = "grpo.zip"  # In a model's folder `code`; `steps.track.mlflow_code` imports the library from this file.
+POLICY: Final = "policy"  # Policy's folder in a model.
+_CODE: Final = Path(__file__).with_name("mlflow_code.py")
+_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"  # Beside `steps`.
+LIBRARY: Final = "grpo.zip"  # In a model's folder `code`, for `steps.track.mlflow_code`.
 _NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")  # Packages for every kind of policy.
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
@@ -30,24 +30,24 @@ _EXAMPLES: Final = (
 
 
 def write_model(files: Path, folder: Path) -> None:
-    """Write a policy's MLflow model to a new `folder`. `files` contains the folder `policy`, and folders that the model only carries."""
+    """Write a policy's MLflow model to a new `folder`. `files` contains `policy`, and folders that the model only carries."""
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
     needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)
     save_model(
         path=folder,
         python_model=str(_CODE),
-        code_paths=[str(library)],  # One archive, because a store receives each file of a model in a separate call.
+        code_paths=[str(library)],  # One file, because stores receive each file in a separate call.
         artifacts={path.name: str(path) for path in sorted(files.iterdir())},
         signature=infer_signature(list(_EXAMPLES)),
         input_example=list(_EXAMPLES),
-        # Pinned to this environment's versions; without "+cpu" or the like, so pip takes torch's default build.
+        # This environment's versions, without build suffixes such as +cpu.
         pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in needs],
     )
 
 
 def write_archive(package: Path, target: Path) -> None:
-    """Write a package's files to a ZIP that Python can import; equal files give equal bytes."""
+    """Write a package to a ZIP that Python can import; equal files give equal bytes."""
     with zipfile.ZipFile(target, "w") as archive:
         for path in sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
             name = zipfile.ZipInfo(path.relative_to(package.parent).as_posix())

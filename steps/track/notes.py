@@ -1,4 +1,4 @@
-"""Texts on MLflow's pages: names of runs and charts, which MLflow sorts by name, and descriptions of runs in Markdown."""
+"""Texts for MLflow's pages: names of runs and charts, which MLflow sorts by name, and descriptions in Markdown."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,7 +7,7 @@ from steps import STEPS
 from steps.run.records import Attempt
 from steps.run.step import Step
 
-# Metric that shows whether GRPO learns -> title of its chart, on MLflow's pages of `finetune` and of the parent.
+# Metric that shows whether GRPO learns -> chart title on the pages of `finetune` and the parent.
 MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",
     "language/reward_mean": "1 reward mean",
@@ -40,6 +40,6 @@ def run_name(step: str, part: str = "") -> str:
 
 
 def step_note(step: Step, attempt: Attempt) -> str:
-    """Return a child run's description in Markdown: the step's purpose, with status and error after a failure or kill."""
+    """Return a child run's description in Markdown: the step's purpose, and status with error after a failure."""
     error = "".join(f"> {line}\n" for line in attempt.error.splitlines())
     return f"**{attempt.status.capitalize()}**\n\n{error}\n{step.says}" if error else step.says

@@ -1,4 +1,4 @@
-"""Errors of a tracking store: an outage (a retry may help), a wrong address or account, or a refusal."""
+"""Errors of a tracking store: an outage, which may pass, a wrong address or account, or a refusal."""
 
 import json
 import os
@@ -11,40 +11,37 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's error codes of a refusal. Other codes may pass, such as 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked
-# database), and BAD_REQUEST, which MLflow returns for its database's errors.
+# MLflow's codes of refusals. Other codes may pass: 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked database), and
+# BAD_REQUEST, which MLflow returns for its database's errors.
 _REFUSALS: Final = (
-    "INVALID_PARAMETER_VALUE",
-    "INVALID_STATE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "RESOURCE_LIMIT_EXCEEDED",
+    *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
+    *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # Begins MLflow's message if no MLflow server answered: a proxy's page, or no response.
+_NOT_FROM_MLFLOW: Final = "API request to"  # Begins MLflow's message if no MLflow server answered.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Of the server's answer in a message.
-# An outage in JSON that is not MLflow's; MLflow's message about such JSON has no status.
+_MAX_CHARACTERS: Final = 200  # Length of a server's answer in a message.
+# Outages in JSON that is not MLflow's, because MLflow's message about such JSON has no status.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
 _SCHEMES: Final = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc", "uc", "file")
 _NO_DRIVER: Final = re.compile(r"No module named \S+|Can't load plugin: \S+|Invalid SQLite URL.*")
-# A database's words for a refusal, which MLflow reports as BAD_REQUEST.
+# Databases' refusals, which MLflow reports as BAD_REQUEST.
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
 _FULL: Final = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
     r"|readonly database"
 )
-# The system's reason in a failed connection's message, such as "Connection refused".
+# The system's reason for a failed connection, such as "Connection refused".
 _REASON: Final = re.compile(r"(?:new connection:|resolve \S+) \(?\[Errno -?\d+\] ([^\"'()]+)")
 
 
 class TrackingAwayError(PlainError, RuntimeError):
-    """The tracking store does not answer or cannot be written. The message has the store's address and the reason."""
+    """The tracking store does not answer or cannot be written."""
 
     may_pass = True
 
@@ -56,7 +53,7 @@ class TrackingRefusedError(TrackingAwayError):
 
 
 class WrongAddressError(TrackingAwayError):
-    """The address or the account is wrong. Rows wait until the user corrects it; a new run is refused."""
+    """The address or the account is wrong. Rows wait for a correction; a new run is refused."""
 
 
 def address_fault(address: str) -> str:
@@ -81,12 +78,12 @@ def address_fault(address: str) -> str:
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
     if parts.fragment and "@" not in address:
-        return f"{shown} has a #: it is the address of a page; give {without_secrets(address).rstrip('/')}"
+        return f"{shown} has a #, as a page has; give {without_secrets(address).rstrip('/')}"
     return ""
 
 
 def proxy_of(address: str) -> str:
-    """Return a text with the proxy of requests to an address and the proxy's variable; empty without a proxy."""
+    """Return a text about an address's proxy and the proxy's variable; empty without a proxy."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -96,14 +93,7 @@ def proxy_of(address: str) -> str:
 
 
 def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
-    """Return what to do about a 401, 403 or 407.
-
-    Args:
-        store: the server's address.
-        status: HTTP status, or MLflow's error code.
-        words: text of the answer.
-        is_own: whether MLflow wrote the answer.
-    """
+    """Return the remedy for a 401, 403 or 407. `is_own` means that MLflow wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
@@ -113,7 +103,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with the address or the account, and how to correct it; empty for other errors. `text` is the message."""
+    """Return what is wrong with address or account, and the remedy; empty for other errors."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
@@ -127,7 +117,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
     words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
     if code in _WRONG_ACCOUNT or number in ("401", "403", "407"):
         return f"does not accept the account ({number or code}: {words}): {_remedy(store, number or code, words, is_own=is_own)}"
-    response = getattr(error, "json", None)  # MLflow's RestException has the response's JSON.
+    response = getattr(error, "json", None)  # RestException has this attribute.
     if response is not None:
         is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:
@@ -140,19 +130,14 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 
 @contextmanager
 def failures_of(store: str, what: str) -> Iterator[None]:
-    """Turn errors of libraries into TrackingAwayError, WrongAddressError or TrackingRefusedError.
-
-    Args:
-        store: the tracking store's address, without secrets.
-        what: what the block sends or asks for, as the object of "refuses".
-    """
+    """Turn errors of libraries into this module's errors. `store`: address without secrets; `what`: object of "refuses" in the message."""
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except PlainError:  # This project's own error, such as one of the store of outputs.
+    except PlainError:  # Has a plain message already.
         raise
     except (MlflowException, SQLAlchemyError, OSError, ModuleNotFoundError, BotoCoreError, ClientError) as error:
         text = str(error)

@@ -1,8 +1,8 @@
-"""Logs runs to MLflow from run records and step journals. Idempotent; no other code logs to MLflow.
+"""Logs runs to MLflow from run records and step journals; idempotent.
 
-A run has one parent in MLflow, identified by the tag `chess_grpo.run`, and one child per step and part for all attempts. A process that has
-just started, or whose last call failed, first asks the store for its rows, then sends the missing rows. It asks again before a step counts
-as logged. Name and step identify a row, because a database may round values and a restarted step logs its lines with new times.
+A run has one parent in MLflow, found by the tag `chess_grpo.run`, and one child per step and part for all attempts. A process that just
+started, or whose last call failed, asks the store for its rows and sends the missing rows. It asks again before a step counts as logged.
+Name and step identify a row, because databases round values and a restarted step logs new times.
 """
 
 import json
@@ -37,31 +37,23 @@ from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
-_LOGGED: Final = "chess_grpo.logged"  # Tag of a child: number of the attempt that is logged completely.
+_LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the completely logged attempt.
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # Characters; MLflow and its columns take 8,000 (mlflow.utils.validation).
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
-_LONGEST_DIGEST: Final = 36  # Characters in MLflow's column for a dataset's digest.
-_LONGEST_NAME: Final = 500  # Characters in MLflow's column for a dataset's name.
-SECONDS: Final = (
-    30.0  # Longest wait for a server at a run's start, its end, or a list of runs; equals a step's wait (`steps.track.sender`).
-)
-Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> rows known to be in the store, by name and step.
+_LONGEST_DIGEST: Final = 36  # Characters in MLflow's column.
+_LONGEST_NAME: Final = 500  # Characters in MLflow's column.
+SECONDS: Final = 30.0  # Longest wait of a run's start, end or list for a server; equal to a step's (`steps.track.sender`).
+Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (name, step) of stored rows.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
     """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
 
-    Idempotent; several processes may publish at once. Errors of the tracking store become the returned reason.
-
-    Args:
-        run: the run.
-        store: store of the run's outputs and journals.
-        machine: this machine.
-        task: (step, part) to log alone, without the run's end; None logs all steps.
-        known: rows of earlier calls, updated; None asks the tracking store.
+    Idempotent, also in parallel processes. Tracking errors become the returned reason. `task` (step, part) logs one step without the run's
+    end. `known` holds rows of earlier calls and is updated.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -69,13 +61,10 @@ def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] |
 def publish_all(
     machine: Machine, *, runs: Sequence[Run] | None = None, again: bool = False, seconds: float | None = None
 ) -> dict[str, str]:
-    """Publish runs of the machine's store; return run -> reason as `publish` returns it.
+    """Publish runs, by default those not logged yet; return run -> reason of `publish`.
 
-    Args:
-        machine: this machine.
-        runs: runs in any order; None takes all runs not yet logged (with `again`, all runs).
-        again: compare confirmed rows again, because a database may have been restored or deleted.
-        seconds: time limit if a server has to answer; None waits. A later call logs what is unsent.
+    `again` also compares logged rows, because databases may be restored or deleted. After `seconds`, a slow server's runs wait for a later
+    call.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
@@ -102,27 +91,27 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Publish runs in order and add each run's reason to `reasons`. A store that does not answer is asked once."""
+    """Publish runs in order and fill `reasons`. A store that does not answer is asked once."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
         if address in away:
-            reasons[run.name] = away[address]
+            reasons[run.name] = away[address]  # Another request would take seconds.
             continue
         view = _View(run, store, machine, {}, again=again)
         reasons[run.name] = view.publish(None)
         if view.is_away:
-            away[address] = reasons[run.name]  # Each further request would take seconds.
+            away[address] = reasons[run.name]
 
 
 class _View:
-    """One run's view in its tracking store."""
+    """One run in its tracking store."""
 
     def __init__(self, run: Run, store: Store, machine: Machine, known: Known, *, again: bool = False) -> None:
         self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
-        self.is_away = False  # True if the store did not answer.
+        self.is_away = False
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
-        self._problems: list[str] = []  # Refusals of the store, and damage on this machine.
+        self._problems: list[str] = []  # Refusals by the store, and damage on this machine.
 
     def publish(self, task: tuple[str, str] | None) -> str:
         try:
@@ -156,7 +145,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # If two runs on one disk end together, the second one sees what the first one has registered.
+            # If two runs on one disk end together, the second sees the first one's policies.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -164,7 +153,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note a refusal of the store or damage on this machine, then continue after the block."""
+        """Note a refusal by the store or damage on this machine, and go on after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -187,7 +176,7 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Log an attempt's missing rows. For an ended attempt, ask the store for its rows first; a tag at the end marks it as logged."""
+        """Log an attempt's missing rows; after its end, compare them with the store's rows and set the tag `_LOGGED`."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
@@ -206,11 +195,11 @@ class _View:
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
-        # The tags include the parent's id again, because the child's first parent may have been a deleted duplicate.
+        # Sets the parent's id again, because the first parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
-        """Send a task's missing rows to an MLflow run. `ask_store`, or a first call, reads the stored rows of `names` first."""
+        """Send a task's missing rows to an MLflow run; `ask_store`, or a first call, reads the stored rows of `names` first."""
         run_id = logged.info.run_id
         if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
@@ -229,7 +218,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Return MLflow's run whose `tag` is `key`; create a missing one. Two processes may create it at once: the smaller id stays."""
+        """Return MLflow's run whose `tag` is `key`; create a missing run. If two processes create the run, the smaller id stays."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
@@ -240,7 +229,7 @@ class _View:
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set changed tags, cut to a length that every store takes, and missing parameters."""
+        """Set changed tags, cut to a length that all stores take, and missing parameters."""
         short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]

@@ -1,13 +1,12 @@
-"""MLflow's registry: one registered model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
+"""MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-A new version becomes `peak` under three conditions, so a worse, later run does not replace a better one:
-- No version with the same initial policy has an equal or better lower bound of its score against that policy.
-- The current peak has the same initial policy or is older; bounds against different initial policies cannot be compared.
-- The score's interval is not entirely below 0.5, which would mean a policy worse than its initial policy.
-Only a policy that has beaten the `champion` in games replaces the champion.
+A new version becomes `peak` if
+- no version with the same initial policy has an equal or better lower bound of its score against that policy,
+- the current peak has the same initial policy or is older (bounds against different policies cannot be compared), and
+- the score's interval is not entirely below 0.5 (a policy worse than its initial policy).
+Only a policy that has beaten the champion in games replaces the champion.
 
-A registry is shared: every account can write tags, sources and files. `grpo.base.door` checks these before they become part of a path. A
-version that other code wrote keeps its alias.
+Every account can write tags, sources and files; `grpo.base.door` checks all before use. A version of other code keeps its alias.
 """
 
 import json
@@ -18,23 +17,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
-from grpo.base.files import (
-    MANIFEST,
-    CorruptError,
-    file_hashes,
-    locked,
-    read_json,
-    read_manifest,
-    sha256_json,
-    verified_manifest,
-    write_json,
-)
+from grpo.base.files import MANIFEST, CorruptError, file_hashes, locked, read_json, sha256_json, verified_manifest, write_json
 from grpo.match.selection import Selection
 from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.files import copy_policy
@@ -52,27 +41,24 @@ from steps.track.outages import failures_of
 
 # isort: split
 # After `steps.track.client`, which sets what MLflow reads once.
+from mlflow.entities import Run as Logged
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
 
-if TYPE_CHECKING:
-    from mlflow.entities import Run as Logged
-
 MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
-_POLICY: Final = "chess_grpo.policy"  # Tag of a version: `_Facts` as JSON.
-_DATASET: Final = "chess_grpo.dataset"  # Tag of a version: hash of the run's dataset.
+_POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
+_DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
 _EVEN: Final = 0.5  # Score of two equal policies.
-_NUM_SHOWN: Final = 5  # Versions in a message.
-_MAX_FILES: Final = 1_000  # Files of one version; a peak has about 40.
+_MAX_FILES: Final = 1_000  # Limit for a version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
 @STRICT
 class _Facts(TypedDict):
-    """Contents of the tag `_POLICY`; `Version` explains the fields."""
+    """Contents of the tag `_POLICY`; see `Version`."""
 
     run: Id
     role: Literal["champion", "peak"]
@@ -87,7 +73,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`: what a run needs to resume from a peak, besides the outputs."""
+    """Contents of `origin.json`, which a run needs to resume from a peak."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -103,27 +89,25 @@ _FILE_NAME_FORM: Final = TypeAdapter(FileName)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Version:
-    """A version of a registered model."""
-
     preset: str
     number: int
-    run: str  # Metaflow's id of the run that registered the version.
-    role: str  # `champion` or `peak`, also the folder in the output.
-    output_hash: str  # Hash of the output of `select` that has the files.
+    run: str  # Metaflow's id.
+    role: str  # `champion` or `peak`; also the folder in the output.
+    output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
-    source: str = ""  # Address of the model in MLflow.
+    source: str = ""  # Address in MLflow.
     weights: str = ""  # Hash of the weights' values.
-    initial_weights: str = ""  # Hash of the initial policy's weights' values.
-    # Interval of the score against the initial policy, in [0, 1]; None for a champion, or for a peak that was not screened.
+    initial_weights: str = ""  # Hash of the initial policy's weights.
+    # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
     high: float | None = None
-    files: str = ""  # Hash of the hashes of the files in MLflow.
+    files: str = ""  # Hash of the hashes of MLflow's files.
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
     """Return preset -> version with an alias or a number such as `v7`; empty without a tracking store. Raises TrackingAwayError.
 
-    A version that other code wrote is a ForeignError. A model whose name has no valid preset is skipped with a warning on stderr.
+    A version of other code is a ForeignError. A model name without a valid preset is skipped with a warning on stderr.
     """
     tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
@@ -132,7 +116,7 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
                 try:
                     preset = checked(_PRESET_FORM, model.name.removeprefix(MODEL), f"the registered model {model.name!r}")
                 except ForeignError as error:
-                    print(f"WARNING: {error}; it is passed over", file=sys.stderr)
+                    print(f"WARNING: {error}; the model is skipped", file=sys.stderr)
                     continue
                 if version := _find_version(name, preset, tracking.client):
                     versions[preset] = version
@@ -140,20 +124,17 @@ def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
 
 
 def newest_versions(machine: Machine) -> list[str]:
-    """Return at most 5 names such as smoke/v7, the last registered first. Raises TrackingAwayError."""
+    """Return up to 5 names such as smoke/v7, newest first. Raises TrackingAwayError."""
     tracking = TrackingStore(machine.tracking_uri)
     if not tracking.exists:
         return []
     with failures_of(machine.shown_uri, "its versions"):
-        entries = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", _NUM_SHOWN, ["creation_timestamp DESC"])
+        entries = tracking.client.search_model_versions(f"name LIKE '{MODEL}%'", 5, ["creation_timestamp DESC"])
         return [f"{entry.name.removeprefix(MODEL)}/v{entry.version}" for entry in entries]
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the folder below the home with a version's files, downloaded and verified by hashes; its `policy` folder has the policy.
-
-    Raises CorruptError, ForeignError, TrackingAwayError.
-    """
+    """Return the local folder of a version's files, downloaded and verified. Raises CorruptError, ForeignError, TrackingAwayError."""
     target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
@@ -170,7 +151,7 @@ def fetch(version: Version, machine: Machine) -> Path:
 
 
 def _download(version: Version, machine: Machine, folder: Path) -> None:
-    """Download a version's files into a new folder; check each listed name before the file is written."""
+    """Download a version's files to a new folder; check each listed name first."""
     TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
     files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
     folder.mkdir()
@@ -196,13 +177,13 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
 
-    Returns the run's settings, step -> output (`finetune`: this checkpoint only), and a line each for `data`, `verdict` and `findings`.
-    Raises CorruptError, ForeignError, TrackingAwayError.
+    Returns settings, step -> output, and lines for `data`, `verdict` and `findings`. Raises as `fetch`.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
-    origin = checked(_ORIGIN_FORM, read_json(folder / "origin" / ORIGIN), folder / "origin" / ORIGIN)
+    path = folder / "origin" / ORIGIN
+    origin = checked(_ORIGIN_FORM, read_json(path), path)
     if origin["versions"].keys() != set(steps := registered_steps()):
-        raise ForeignError(f"{folder / 'origin' / ORIGIN} has outputs of {', '.join(origin['versions'])}, not of {', '.join(steps)}")
+        raise ForeignError(f"{path} has outputs of {', '.join(origin['versions'])}, not of {', '.join(steps)}")
     for step, step_version in origin["versions"].items():
         source = folder / "origin" / step
         facts = of_output(verified_manifest(source), step, step_version, source)
@@ -210,31 +191,28 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
 
-        # This output of `finetune` has one checkpoint only, so its version comes from the checkpoint.
-        output_hash = read_manifest(folder / "policy")["output_hash"]
+        # The output has this checkpoint only, which gives the version.
+        output_hash = verified_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
-        path = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
-        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {path: folder / "policy"})
+        checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
+        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
     return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return an output of the store; create a missing one from manifest facts and `folders` (path in the output -> folder to copy)."""
+    """Return a step's output; create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
                 for path, source in folders.items():
                     shutil.copytree(source, folder / path, dirs_exist_ok=True)
-                (folder / MANIFEST).unlink(missing_ok=True)
+                (folder / MANIFEST).unlink(missing_ok=True)  # `filling` writes a new manifest.
         assert making.output is not None
         return making.output
 
 
-def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: "Logged") -> str:
-    """Register the peak and the champion of `select`, set the aliases that they win, and return a line about each alias.
-
-    Idempotent. If another policy became champion during an outage, that policy stays, because this run's champion has not played it.
-    """
+def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: Logged) -> str:
+    """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent."""
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
     tracking.refuse_foreign_place(str(parent.info.artifact_uri))
@@ -245,20 +223,17 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
         condition = f"name = '{model}' and tags.`{CHILD}` = '{key}'"
         if not (entries := client.search_model_versions(condition)):
             source, files = _log_model(run, store, role, client, parent)
+            facts = _facts(role, run, decision) | {"files": files}
             client.create_model_version(
                 model,
                 source=source,
                 run_id=parent.info.run_id,
-                tags={
-                    CHILD: key,
-                    _POLICY: json.dumps(_facts(role, run, decision) | {"files": files}),
-                    _DATASET: results.dataset.output_hash,
-                },
+                tags={CHILD: key, _POLICY: json.dumps(facts), _DATASET: results.dataset.output_hash},
                 description=page("version", results=results, role=role),
-                await_creation_for=0,  # MLflow copies nothing, so creation is immediate.
+                await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two machines may register at once, or a response may come too late: the first version stays.
+        # Two machines may register at once, or a response may be late: the first version stays.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
@@ -274,6 +249,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
     if role == PEAK:
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
+        # Another policy that became champion during an outage stays, because this run's champion has not played it.
         has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
@@ -284,11 +260,8 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
     return f"is version {current.number}" if current.number == offered.number else f"stays version {current.number}: {reason}"
 
 
-def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: "Logged") -> tuple[str, str]:
-    """Log a policy's MLflow model to the artifacts of the run's parent; return (address, hash of the files' hashes).
-
-    A peak's model has the complete checkpoint and the folder `origin` for `fetch_origin`.
-    """
+def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
+    """Log a policy's MLflow model to the parent's artifacts; return (address, hash of hashes). A peak's model includes `origin`."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
@@ -314,15 +287,15 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
 
 def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
     """Return a version's `_Facts` without `files`."""
-    output = run.output_of("select")
-    assert output is not None
+    selected = run.output_of("select")
+    assert selected is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
     peak = decision.peak if role == PEAK else None
     weights = {PRETRAINED_STEP: decision.initial_weights, decision.candidate_step: decision.candidate_weights}.get(step)
     return {
         "run": run.name,
         "role": role,
-        "output_hash": output["output_hash"],
+        "output_hash": selected["output_hash"],
         "policy_step": step,
         "weights": weights or "",
         "initial_weights": decision.initial_weights,
@@ -332,7 +305,7 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
 
 
 def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it; None if none has the name."""
+    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it, None if missing."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
@@ -345,7 +318,7 @@ def _find_version(name: str, preset: str, client: MlflowClient) -> Version | For
 
 
 def _version(entry: Any, preset: str) -> Version:
-    """Return MLflow's entry as a Version. Raises ForeignError if other code wrote the entry."""
+    """Convert MLflow's entry. Raises ForeignError if other code wrote it."""
     try:
         tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
@@ -355,7 +328,6 @@ def _version(entry: Any, preset: str) -> Version:
 
 
 def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[Version]:
-    """Return this code's peak versions with this initial policy."""
     peaks = []
     for entry in client.search_model_versions(f"name = '{MODEL}{preset}'"):
         with suppress(ForeignError):
@@ -366,13 +338,7 @@ def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[V
 
 
 def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
-    """Return why `offered` does not become `peak`; empty if it does.
-
-    Args:
-        offered: the newly registered version.
-        current: the version with the alias; None if the alias is not set.
-        same_start: all peaks with the offered version's initial policy.
-    """
+    """Return why `offered` does not replace `current` as `peak`; empty if it does. `same_start`: peaks of `offered`'s initial policy."""
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its own start"
     best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)

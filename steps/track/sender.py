@@ -13,37 +13,31 @@ _SECONDS_AFTER_FAILURE: Final = 30.0
 
 
 def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
-    """Return the lines of an attempt's journal, from the attempt's output or else from the progress folder on this machine."""
+    """Return an attempt's journal from its output, or else from the progress folder on this machine."""
     if attempt.output is not None:
         try:
             return read_journal(store.file(attempt.output, JOURNAL).parents[1])
         except FileNotFoundError:  # The step logged no line.
             return []
-    # A later attempt may have continued the progress; its lines come after this attempt's `num_lines`.
+    # Lines after `num_lines` belong to a later attempt that continued the progress.
     return read_journal(store.progress(attempt.step, attempt.version))[: attempt.num_lines]
 
 
 class Sender(threading.Thread):
-    """Calls `send` for an attempt every few seconds until `finish`, then once more. `start` begins."""
+    """Calls `send` for an attempt every few seconds until `finish`, then once more. Warnings have the tracker's name.
+
+    `later` ends a warning: how unsent lines are sent later. `send` returns why lines are unsent, empty if none; exceptions become warnings.
+    """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:
-        """Create a sender.
-
-        Args:
-            tracker: the tracker's name in warnings.
-            later: end of a warning: how unsent lines are sent later.
-            attempt: the attempt to send.
-            store: store of the attempt's records and journal.
-            send: sends the attempt's new lines; returns why lines are unsent, empty if all are sent. Any exception becomes a warning.
-        """
         super().__init__(name=tracker, daemon=True)
         self.is_over = threading.Event()
-        self.seconds_at_end = 30.0  # Longest wait of the step for unsent lines.
+        self.seconds_at_end = 30.0  # Longest wait for unsent lines.
         self._later, self._send, self._attempt, self._store = later, send, attempt, store
         self._has_warned = False
 
     def finish(self) -> None:
-        """Send the ended attempt within `seconds_at_end`; print a warning if that fails and this outage has no warning yet."""
+        """Send the ended attempt within `seconds_at_end`; print a warning if that fails, once per outage."""
         self.is_over.set()
         self.join(self.seconds_at_end)
         if self.is_alive():

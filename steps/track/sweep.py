@@ -1,14 +1,10 @@
-"""A sweep runs every combination of settings with every seed.
-
-Each run has a tag with the sweep's name and the run's key. The store's records and MLflow find the sweep's runs by this tag; MLflow has no
-run for the sweep itself.
-"""
+"""A sweep runs all combinations of settings with each seed; a tag with the sweep's name and a run's key identifies its runs."""
 
 import itertools
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
@@ -20,17 +16,15 @@ from steps.run.launch import Launch, launch_of
 from steps.run.records import Run, Runs
 from steps.run.store import Store
 
-SWEEP: Final = "chess_grpo.sweep"  # Tag of a run: SWEEP_NAME/RUN_KEY.
-SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Environment variable with the tag's value, for the process that starts a run.
+SWEEP: Final = "chess_grpo.sweep"  # Run's tag: SWEEP_NAME/RUN_KEY.
+SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Variable with the tag, for the process that starts a run.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRun:
-    """One run of a sweep."""
-
-    combination: str  # Settings from `--set` as `key = value, ...`; empty without `--set`.
+    combination: str  # Values of `--set` as `key = value, ...`.
     seed: int
-    key: str  # Hash of all settings, all steps' code and the engine. A key with a finished run is not run again.
+    key: str  # Hash of settings, code and engine; a finished run is not repeated.
     policy: PolicyConfig
     launch: Launch
 
@@ -42,12 +36,7 @@ class PlannedRun:
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
     """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    Args:
-        settings: a preset or a TOML file.
-        seeds: distinct seeds.
-        grid: settings with their values, each as `key=a,b`.
-        made_by: hash of code and engine, which results also depend on.
-
+    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine, which results also depend on.
     Raises ConfigError for invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
@@ -57,16 +46,16 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
             resolved = read_settings(text)
             plain = resolved.model_dump(mode="json")
             key = sha256_json({"settings": plain, "made by": made_by})[:24]
-            # The launch has all settings, so editing the settings file during the sweep changes no run.
+            # All settings are in the launch, so editing the file during the sweep changes no run.
             run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(plain))
-            if key in runs:  # A run that counts twice would make an interval too narrow.
+            if key in runs:  # A run that counts twice would narrow the intervals.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
             runs[key] = run
     return list(runs.values())
 
 
 def sweep_name(plan: Sequence[PlannedRun]) -> str:
-    """Return a sweep's name, a hash of its runs' keys; the sweep's folder has the same name."""
+    """Return a sweep's name, also its folder's: a hash of its runs' keys."""
     return sha256_json([run.key for run in plan])[:12]
 
 
@@ -85,7 +74,7 @@ def _lines(option: str) -> list[str]:
 
 
 def _value(word: str) -> Any:
-    """Return a TOML value. A string needs no quotes."""
+    """Return a TOML value; a string needs no quotes."""
     try:
         return tomllib.loads(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:
@@ -97,13 +86,13 @@ class SweepRow:
     """Current results of one planned run."""
 
     planned: PlannedRun
-    verdict: str  # The run's status if the run has no verdict; `not run` before the start.
+    verdict: str  # Status of a run without verdict; `not run` before its start.
     gains: Mapping[str, Estimate]  # Measure -> gain in Elo.
     is_finished: bool
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run, from the newest finished run with the plan's key, else the newest run with the key."""
+    """Return a row per planned run, from the newest finished run with its key, else the newest run with its key."""
     best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():
@@ -113,9 +102,9 @@ def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
     rows = []
     for planned in plan:
         ran = best_runs.get(planned.key)
-        row = SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False)
         if ran is not None and ran.status == "finished" and (reported := ran.output_of("report")) is not None:
             decision = read_results(store.file(reported, RESULTS)).decision
-            row = replace(row, verdict=decision.verdict, gains=decision.gains, is_finished=True)
-        rows.append(row)
+            rows.append(SweepRow(planned=planned, verdict=decision.verdict, gains=decision.gains, is_finished=True))
+        else:
+            rows.append(SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False))
     return rows

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
 
 
 def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
-    """Return a sender of an attempt to MLflow."""
     known: Known = {}
     store = Store.of(machine)
 
     def send(run: Run, attempt: Attempt) -> str:
-        from steps.track.publish import publish  # Imported in the sender's thread, because MLflow takes seconds to import.
+        from steps.track.publish import publish  # In the sender's thread, because MLflow takes seconds to import.
 
         reason = publish(run, store, machine, task=(attempt.step, attempt.part), known=known)
-        if reason:  # The store may have executed a call whose response was lost, so ask for its rows again.
+        if reason:  # A call may have succeeded although its response was lost.
             known.clear()
         return reason
 
@@ -39,7 +38,7 @@ def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     try:
         yield
     finally:
-        for sender in senders:  # All senders begin their last call before the first `finish` waits.
+        for sender in senders:  # All stop before the first `finish` waits.
             sender.is_over.set()
         for sender in senders:
             sender.finish()

@@ -1,7 +1,7 @@
 """Mirrors a step's journal to Weights & Biases (W&B) in a thread of the step's process; off by default (CHESS_GRPO_WANDB).
 
 Each step and part has one W&B run, and each journal line one row with the line's number. W&B ignores a number that it already has, so a
-retry sends all lines and creates no duplicate. Without key or network, W&B writes to a folder that `wandb sync` uploads.
+retry sends all lines. Without key or network, W&B writes to a folder that `wandb sync` uploads.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ from steps.run.store import Store
 from steps.track.sender import Sender, journal_of
 
 KEY: Final = "WANDB_API_KEY"
-_FOLDER: Final = "wandb"  # Below the home; W&B always uses this name.
+_FOLDER: Final = "wandb"  # Below the home; W&B's fixed name.
 _SECONDS_TO_BEGIN: Final = 30.0
-_SECONDS_AT_END: Final = 20.0  # W&B's time limit to send the last rows; the step waits 10 s longer.
+_SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 10 s longer.
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return a sender to W&B; None if mirroring is off, or if offline files would be lost with a container's disk."""
+    """Return a sender to W&B; None if off, or if offline files would be lost with a container's disk."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None
@@ -31,14 +31,12 @@ def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
         print(f"{attempt.step}: WARNING: not logged to W&B: there is no {KEY}, and offline files would be lost with this disk", flush=True)
         return None
     store = Store.of(machine)
-    sender = Sender("W&B", "`wandb sync` uploads what is not there", attempt, store, _Mirror(machine, store, is_online=is_online).send)
+    sender = Sender("W&B", "`wandb sync` uploads the missing rows", attempt, store, _Mirror(machine, store, is_online=is_online).send)
     sender.seconds_at_end = _SECONDS_AT_END + 10
     return sender
 
 
 class _Mirror:
-    """An attempt's journal in W&B."""
-
     def __init__(self, machine: Machine, store: Store, *, is_online: bool) -> None:
         self._home, self._store, self._is_online = machine.home, store, is_online
         self._logged: Any = None
@@ -46,14 +44,13 @@ class _Mirror:
         self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
-        """Send new lines. After the attempt's end, close W&B's run with the exit code, and print the command that uploads offline files."""
+        """Send new lines. At the attempt's end, close W&B's run and print the command that uploads offline files."""
         if self._is_complete:
             return ""
         logged = self._logged = self._logged or self._init(run, attempt)
         rows = journal_of(attempt, self._store)
         for number, row in enumerate(rows[self._num_sent :], self._num_sent):
             metrics = {name: value for name, value in row["record"].items() if name != "events"}
-            # When a run is resumed, W&B ignores rows with numbers that it already has.
             logged.log({**metrics, "_timestamp": row["time"] / 1_000}, step=number)
         self._num_sent = max(len(rows), self._num_sent)
         if attempt.ended is not None:
@@ -64,16 +61,18 @@ class _Mirror:
                 is_closed = True
             finally:
                 if not (is_closed or logged.offline):
-                    _print_upload(attempt.step, f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}")
-                elif attempt.status != "finished" or attempt.step == STEPS[-2]:
-                    self._print_upload_of_all(attempt.step)
+                    command = f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}"
+                else:
+                    command = self._upload_command() if attempt.status != "finished" or attempt.step == STEPS[-2] else ""
+                if command:
+                    print(f"{attempt.step}: saved offline for W&B; upload it by: {command}", flush=True)
         return ""
 
-    def _print_upload_of_all(self, step: str) -> None:
-        """Print one command that uploads this home's offline runs, unless `wandb sync` has marked all as uploaded."""
+    def _upload_command(self) -> str:
+        """Return the command that uploads all offline runs of this home; empty if all are marked as uploaded."""
         folder = self._home / _FOLDER
-        if any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*")):
-            _print_upload(step, f"wandb sync {shlex.quote(str(folder))}/offline-run-*")
+        is_open = any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*"))
+        return f"wandb sync {shlex.quote(str(folder))}/offline-run-*" if is_open else ""
 
     def _init(self, run: Run, attempt: Attempt) -> Any:
         """Return W&B's run; offline if W&B cannot be reached."""
@@ -110,10 +109,6 @@ class _Mirror:
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # W&B's service still holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        # The x axis of all charts. W&B's own step, the line number, must increase with every row; the GRPO step need not.
+        # X axis of all charts. W&B's own step must increase with every row; the GRPO step need not.
         logged.define_metric("*", step_metric="step")
         return logged
-
-
-def _print_upload(step: str, command: str) -> None:
-    print(f"{step}: saved offline for W&B; upload it by: {command}", flush=True)
