@@ -36,7 +36,7 @@ STEP: Final = Step(
 DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' own pages; not hashed, because they hold times.
 
 _HISTOGRAMS: Final = {
-    "values": ("Values of all legal moves", "win probability after the move, for the player who moves", "moves"),
+    "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
     "legal_moves": ("Legal moves", "legal moves of a board", "boards"),
     "plies": ("Plies", "ply of the game", "boards"),
     "ratings": ("Ratings of the players", "Elo in the file", "players"),

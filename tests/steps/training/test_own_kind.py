@@ -92,7 +92,7 @@ def test_a_kind_of_ones_own_goes_through_settings_checks_versions_training_games
     assert move == chess.Move.from_uci("a2a3")
 
     seen = Seen(settings=given.model_dump(mode="json"), folder=made)
-    assert "Behavior cloning of nothing" in str(pretrain_card(seen)[0])
+    assert "Imitation of nothing" in str(pretrain_card(seen)[0])
     assert "A toy of 0 steps." in str(pretrain_card(seen)[0])
     assert len(finetune_card(Seen(settings=seen.settings))) == 2, "the head and the events, no chart"
     results = made_results(tmp_path).model_copy(update={"kind": "toy", "pretraining": {"num_steps": 0}})
