@@ -18,11 +18,11 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""All steps in the order of the flow; step NAME is the module `steps.NAME`. Other tables of steps derive from this tuple."""
+"""Order of the flow; NAME is the module `steps.NAME`. Other tables of steps derive from this tuple."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a step's module at its first use: torch takes seconds, and a process that renders a card does not need the steps."""
+    """Import a step's module at its first use, because torch takes seconds and not every process needs it."""
     if name not in STEPS:
         raise AttributeError(name)
     return import_module(f"steps.{name}")

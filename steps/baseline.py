@@ -59,11 +59,11 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
-    """Return opponent's name -> match, for a random mover and Stockfish at 1 node."""
+    """Play a random mover and Stockfish at 1 node; return opponent's name -> match."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}
-    for kind, rung in opponents.items():  # Both matches use the same openings, because no code adds up the two scores.
+    for kind, rung in opponents.items():  # Both use the same openings; nothing adds up the scores.
         opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
         result = arena.match(_player(work, policy, kind), opponent, openings)
         matches[rung.name] = result.report()
@@ -72,7 +72,7 @@ def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> di
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import Interval, interval_parts  # Imports Altair (0.5 s), which only a card needs.
+    from steps.cards.charts import Interval, interval_parts  # Imports Altair: 0.5 s.
     from steps.cards.pages import decision_boards
 
     if (report := seen.document(BaselineReport)) is None:

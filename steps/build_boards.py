@@ -34,13 +34,13 @@ STEP: Final = Step(
 
 def body(work: Work) -> None:
     """Write the boards and games of each unit of this task, and one report of all its units."""
-    # Imported objects live until the end; without this line the garbage collector, which scans them, took a fifth of the step's own time.
+    # Imported objects live until the end; scanning them for garbage took a fifth of the step's own time.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # Two engines: one plays games (searches one line), one evaluates all moves. They take turns, so one core is enough.
+    # One engine plays games (one line), one evaluates all moves. They take turns, so one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
@@ -66,7 +66,7 @@ def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engin
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # The held-out search searches every move deeply, so a move that the reward's search judged too well costs regret.
+    # Every move is searched deeply, so a move that the reward's search overrates costs regret.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

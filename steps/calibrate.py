@@ -1,4 +1,4 @@
-"""Rate the ladder's rungs (Stockfish at several strengths) by games against each other, without a dataset, so runs can share a ladder."""
+"""Rate the ladder's rungs (Stockfish at several strengths) by games against each other. No dataset is needed, so runs share a ladder."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="calibrate",
-    says="Rates the opponents that strength is measured with, by games against each other: Elo above a random mover.",
+    says="Rates the ladder's opponents by games against each other: Elo above a random mover.",
     reads=(
         "evaluation.ladder_fractions",
         "evaluation.ladder_nodes",
@@ -32,11 +32,11 @@ STEP: Final = Step(
     resources="games",
     is_registered=True,
 )
-_SEED: Final = 0  # Independent of the run's seed, so runs with different seeds share one ladder.
+_SEED: Final = 0  # Not the run's seed, so runs share a ladder.
 
 
 def body(work: Work) -> None:
-    """Write the ladder: rungs with ratings (Elo above a random mover), 95 % intervals and covariance, and their match results."""
+    """Write the ladder: rungs, ratings (Elo above a random mover) with intervals and covariance, and matches."""
     rungs = make_rungs(work.settings.evaluation)
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
@@ -55,14 +55,14 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
-            part = openings[number * count : (number + 1) * count]  # Each opening serves one match, so the matches' errors are independent.
-            one, other = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
-            results[meeting] = play_match(one, other, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
+            part = openings[number * count : (number + 1) * count]  # No shared opening, so errors are independent.
+            first, second = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
+            results[meeting] = play_match(first, second, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
     return results
 
 
 def _meeting(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> Meeting:
-    one, other = (ladder.rungs[rung] for rung in meeting)
-    expected = expected_score(one.rating.value - other.rating.value)
-    return Meeting(first=one.name, second=other.name, expected=expected, match=result.report())
+    first, second = (ladder.rungs[rung] for rung in meeting)
+    expected = expected_score(first.rating.value - second.rating.value)
+    return Meeting(first=first.name, second=second.name, expected=expected, match=result.report())

@@ -36,7 +36,7 @@ STEP: Final = Step(
 DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' own pages; not hashed, because they hold times.
 
 _HISTOGRAMS: Final = {
-    "values": ("Values of all legal moves", "win probability after the move, for the player who moves", "moves"),
+    "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
     "legal_moves": ("Legal moves", "legal moves of a board", "boards"),
     "plies": ("Plies", "ply of the game", "boards"),
     "ratings": ("Ratings of the players", "Elo in the file", "players"),
@@ -49,27 +49,24 @@ class ChecksError(PlainError, ValueError):
 
 
 def body(work: Work) -> None:
-    """Write the report of all expectations, the dataset's summary, and Great Expectations' own pages.
-
-    Raises ChecksError if an expectation fails.
-    """
+    """Write report, summary, and Great Expectations' own pages. Raises ChecksError if an expectation fails."""
     boards, settings = work.inputs["join_boards"], work.settings
     table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
     report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
         raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
-    found = distributions(table, games)
-    write_document(work.folder / REPORT, report.document(facts, found))
-    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, found.cells), encoding="utf-8")
+    described = distributions(table, games)
+    write_document(work.folder / REPORT, report.document(facts, described))
+    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, described.cells), encoding="utf-8")
 
 
 def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
-    """Return the dataset's counts by phase and split, and histograms of values, legal moves, plies and (of games from files) ratings."""
+    """Return counts by phase and split, and histograms of move values, legal moves, plies, and players' ratings."""
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
     counted = Counter(zip(phases.tolist(), splits, strict=True))
     sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
-    values = np.concatenate([np.asarray(each) for each in boards["values"].to_pylist()])
+    values = np.concatenate([np.asarray(row) for row in boards["values"].to_pylist()])
     rated = [(color, rating) for color in ("white", "black") for rating in games[f"{color}_rating"].to_pylist() if rating is not None]
     colors, ratings = np.array([color for color, _ in rated]), np.array([rating for _, rating in rated])
     return Distributions(
@@ -90,12 +87,12 @@ def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import histogram  # Imports Altair (0.5 s), which only a card needs.
+    from steps.cards.charts import histogram  # Imports Altair: 0.5 s.
 
     head = page_part("dataset", seen=seen)
     if (report := seen.document(CheckedBoards)) is None:
         return [head]
-    found = {name: getattr(report.distributions, name) for name in _HISTOGRAMS}
-    charts = [histogram(*titles, found[name]) for name, titles in _HISTOGRAMS.items() if found[name] is not None]
+    counted = {name: getattr(report.distributions, name) for name in _HISTOGRAMS}
+    charts = [histogram(*titles, counted[name]) for name, titles in _HISTOGRAMS.items() if counted[name] is not None]
     checks = page_part("checks", suites=report.suites, rejected=report.dataset.first_rejected)
     return [head, markdown_part(seen.read(SUMMARY)), *charts, checks]

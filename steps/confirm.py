@@ -18,8 +18,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="confirm",
-    says="Plays one task's part of the games that decide on the candidate: fresh games, in pairs with both colors, from openings"
-    " that were not used before.",
+    says="Plays one task's part of the games that judge the candidate: new games, in pairs with both colors, from new openings.",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("pretrain", "finetune", "screen"),
@@ -33,8 +32,8 @@ def body(work: Work) -> None:
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
-        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
-        num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks on one machine share the cores; a container has its own.
+        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))  # Once for all stages.
+        num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks share a machine's cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened.openings):
@@ -43,14 +42,15 @@ def body(work: Work) -> None:
                 arena.expect(2 * len(share), f"{stage} games")
                 first, second = _players(work, opened, stage, step)
                 result = arena.match(first, second, {number: openings[number] for number in share})
+                # Games 2i and 2i + 1 of the result share an opening.
                 games[stage] = tuple(SharedGame.of(game, pair=share[index // 2]) for index, game in enumerate(result.games))
     write_document(work.folder / CACHED_GAMES, SharedGames(games))
 
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
-    """Yield the candidate and its opponent in a stage; each has its own random stream for sampled moves."""
-    rival = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
-    policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(rival)}
+    """Yield the candidate and the candidate's opponent in a stage, each with its own random stream."""
+    opponent = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
+    policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(opponent)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))
-    for (who, policy), name in zip(policies.items(), player_names(stage, step), strict=True):
-        yield policy.player(name, temperature=temperature, seed=work.settings.seed, stream=(*stream, who))
+    for (role, policy), name in zip(policies.items(), player_names(stage, step), strict=True):
+        yield policy.player(name, temperature=temperature, seed=work.settings.seed, stream=(*stream, role))

@@ -1,4 +1,4 @@
-"""The last step: close the run's record, log all remaining records to MLflow, and return the text that ends the run."""
+"""The last step: close the run's record, log the remaining records, and return the run's results and closing text."""
 
 from typing import Any
 
@@ -13,28 +13,28 @@ from steps.run.store import Store
 
 
 def end(flow: Any) -> tuple[dict[str, Any], str]:
-    """Close the run; return its results as plain data, with the paths of its files in `where`, and the closing text.
+    """Return the results as plain data, with the files' paths in `where`, and the closing text.
 
     No line of the text begins with a space, because Metaflow strips leading spaces.
     """
-    from steps.track.publish import SECONDS, publish_all  # Imports MLflow (seconds), which other uses of this module do not need.
+    from steps.track.publish import SECONDS, publish_all  # Imports MLflow: seconds.
 
     job: Job = flow.job
     machine = Machine.here()
     store = Store.of(machine)
-    runs = Runs(store)
     results = read_results(store.open(flow.report_output) / RESULTS)
-    places = {
-        "champion": f"{store.place(flow.select_output)}/{CHAMPION}",
-        "peak": f"{store.place(flow.select_output)}/{PEAK}",
-        "games": f"{store.place(flow.select_output)}/{PGN}",
-        "viewer": f"{store.place(flow.select_output)}/{GAMES_PAGE}",
-        "report": f"{store.place(flow.report_output)}/{REPORT_PAGE}",
-        "results": f"{store.place(flow.report_output)}/{RESULTS}",
+    select, report = store.place(flow.select_output), store.place(flow.report_output)
+    paths = {
+        "champion": f"{select}/{CHAMPION}",
+        "peak": f"{select}/{PEAK}",
+        "games": f"{select}/{PGN}",
+        "viewer": f"{select}/{GAMES_PAGE}",
+        "report": f"{report}/{REPORT_PAGE}",
+        "results": f"{report}/{RESULTS}",
         "boards": f"{store.place(flow.join_boards_output)}/{BOARDS}",
     }
-    runs.begin(job["run"], "end", "", "").end("finished")
-    left = publish_all(machine, seconds=SECONDS).get(job["run"], "")
+    Runs(store).begin(job["run"], "end", "", "").end("finished")
+    not_logged = publish_all(machine, seconds=SECONDS).get(job["run"], "")
     findings = () if results.findings is None else results.findings.findings
     commands = {
         **({pasteable("chess-grpo diagnose last"): "what is wrong with the training, and what to change"} if findings else {}),
@@ -49,10 +49,10 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
         *verdict_lines(results),
         "",
         *finding_lines(findings[:1], is_short=True),
-        *([f"NOT LOGGED to MLflow yet: {left}. Log it later: {pasteable('chess-grpo track')}"] if left else []),
-        f"Champion: {shortened(places['champion'])}",
-        f"Report: {shortened(places['report'])}",
+        *([f"NOT LOGGED to MLflow yet: {not_logged}. Log it later: {pasteable('chess-grpo track')}"] if not_logged else []),
+        f"Champion: {shortened(paths['champion'])}",
+        f"Report: {shortened(paths['report'])}",
         "Next:",
-        *(f"{command:<{width}}  # {why}" for command, why in commands.items()),
+        *(f"{command:<{width}}  # {purpose}" for command, purpose in commands.items()),
     ]
-    return {**results.model_dump(mode="json"), "where": places, "run": job["run"]}, "\n".join(lines)
+    return {**results.model_dump(mode="json"), "where": paths, "run": job["run"]}, "\n".join(lines)

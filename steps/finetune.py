@@ -32,7 +32,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="finetune",
-    says="Train with GRPO, and recover or stop when entropy becomes critical.",
+    says="Trains with GRPO, and recovers or stops when entropy becomes critical.",
     reads=("seed", "boards.depth", "policy", "grpo"),
     reads_kind=True,
     inputs=("join_boards", "pretrain"),
@@ -44,11 +44,14 @@ STEP: Final = Step(
 )
 
 
-def body(work: Work) -> None:
-    """Write checkpoints, history and the report with the reason for the end. After a kill, training continues at the latest checkpoint.
+_NUM_SHOWN: Final = 40  # Events on the card.
 
-    The pretrained policy is the frozen reference. Training begins with this policy, or with the checkpoint that the run resumes from, and
-    makes `grpo.num_steps` further steps.
+
+def body(work: Work) -> None:
+    """Write checkpoints, history and report; continue at the newest checkpoint after a kill.
+
+    The pretrained policy is the frozen reference. Training begins with it, or with the checkpoint that the run resumes from, and makes
+    `grpo.num_steps` further steps.
     """
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     table = read_boards(work.inputs["join_boards"])
@@ -68,9 +71,9 @@ def body(work: Work) -> None:
         problem = NetworkProblem(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
         trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
-            then, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
-            trainer.begin_from(*origin, takes_optimizer=then == now)
-            if then != now:  # Adam's moments are averages of past gradients, here of another objective.
+            before, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
+            trainer.begin_from(*origin, takes_optimizer=before == now)
+            if before != now:  # Adam's moments are averages of past gradients, here of another objective.
                 work.say("the optimizer begins anew, because grpo.num_own_moves, and so the objective, differs from the checkpoint's")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
@@ -95,14 +98,13 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card, during training or of the stored output: findings, curves and the newest events."""
-    from steps.cards.training import charts  # Imports Altair (0.5 s), which only a card needs.
+    from steps.cards.training import charts  # Imports Altair: 0.5 s.
 
-    report, records, written, num_shown = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS), 40
+    report, records, diagnosis = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS)
     events = [(record.step, event) for record in records for event in record.events]
-    findings = () if written is None else written.findings
-    if written is None and any(event.name == FINDING for _, event in events):  # The step still trains, and has no stored findings.
-        findings = diagnose(History.of_records(records), Settings.model_validate(seen.settings)).findings
+    if diagnosis is None and any(event.name == FINDING for _, event in events):  # Still training.
+        diagnosis = diagnose(History.of_records(records), Settings.model_validate(seen.settings))
+    findings = () if diagnosis is None else diagnosis.findings
     head = page_part("finetune", seen=seen, ended="" if report is None else report.end, findings=findings)
-    tail = page_part("events", events=events[: -num_shown - 1 : -1], num_events=len(events))
+    tail = page_part("events", events=events[::-1][:_NUM_SHOWN], num_events=len(events))
     return [head, *charts(seen, "finetune"), tail]

@@ -1,4 +1,4 @@
-"""Join the units into the dataset: an exact quota for each phase and split, no board twice, and a count of each reason to leave one out."""
+"""Join the units into the dataset: an exact quota for each phase and split, no board twice, and counts of rejected positions by reason."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,9 @@ _ROWS_PER_GROUP: Final = 16_384
 
 
 def body(work: Work) -> None:
-    """Write one table of boards, the boards' games, and a report; print a shortage of boards if a run can do with fewer.
+    """Write the boards, their games, and a report; print a shortage if enough boards remain.
 
-    Raises SourceError if a split and phase, or one training step, would get too few boards.
+    Raises SourceError with too few boards for a split and phase, or for a training step.
     """
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
@@ -56,7 +56,7 @@ def body(work: Work) -> None:
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
-    # Units can hold the same game from different texts: keep the first (the reversed order lets the first index overwrite the later ones).
+    # Units can hold the same game. In reversed order the first index overwrites later ones, so the first game stays.
     first = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)

@@ -17,7 +17,8 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    says="Imitate the moves played, keeping the best weights by validation loss; a language model imitates answers made from value tables.",
+    says="Imitates the moves played and keeps the weights with the lowest validation loss; a language model imitates answers made from"
+    " value tables.",
     reads=("seed", "policy", "pretrain"),
     inputs=("join_boards",),
     outside=(Outside.DEVICE, Outside.MODEL),
@@ -46,26 +47,25 @@ class Imitation(Document):
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss, and the report."""
     settings, boards = work.settings, work.inputs["join_boards"]
     table = read_boards(boards)
     train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
     validation = board_arrays(table, split=Split.VALIDATION)
     policy = new_policy(settings.policy, seed=settings.seed, device=work.device)
-    looks: list[Record] = []
-    for look in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
-        work.log(look)
-        work.progress(look.step, settings.pretrain.num_steps, "steps")
-        looks.append(look)
-    best = min(looks, key=lambda look: look.metrics["imitation/validation_loss"])
+    records: list[Record] = []
+    for record in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
+        work.log(record)
+        work.progress(record.step, settings.pretrain.num_steps, "steps")
+        records.append(record)
+    best = min(records, key=lambda record: record.metrics["imitation/validation_loss"])
     policy.save(work.folder)
     measured = {name.removeprefix("imitation/"): value for name, value in best.metrics.items()}
-    report = Imitation(num_positions=len(train), num_steps=looks[-1].step, best_step=best.step, weights=weights_hash(policy), **measured)
+    report = Imitation(num_positions=len(train), num_steps=records[-1].step, best_step=best.step, weights=weights_hash(policy), **measured)
     write_document(work.folder / REPORT, report)
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Imports Altair (0.5 s), which only a card needs.
+    from steps.cards.training import charts  # Imports Altair: 0.5 s.
 
     head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS)
     return [head, *charts(seen, "pretrain")]

@@ -33,15 +33,15 @@ STEP: Final = Step(
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
+_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards; runs with equal yardsticks compare.
+_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings that change a game's result.
 _REGRET: Final = "heldout/regret_best"
 
 
 def body(work: Work) -> None:
-    """Write `results.json`, the report and the champion's model card, from the outputs of the other steps."""
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_document(work.folder / RESULTS, results)
-    results = read_results(work.folder / RESULTS)  # Other readers of the file render the same pages: the order of keys is the file's.
+    results = read_results(work.folder / RESULTS)  # As other readers get it: keys are sorted.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
@@ -51,16 +51,15 @@ def body(work: Work) -> None:
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return the results of a run from its steps' output folders (under any names).
-
-    `origin` is RUN/STEP of the checkpoint from which the run resumed, or empty for a new training.
-    """
-    outputs = {manifest["step"]: _Output(folder, manifest) for folder in folders.values() for manifest in [read_json(folder / MANIFEST)]}
+    """Return a run's results from its output folders (under any names); `origin` is RUN/STEP of a resumed run's checkpoint."""
+    outputs = {output.step: output for output in map(_Output, folders.values())}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
-    history = read_history(outputs["finetune"].folder)
-    candidate = {name: value for record in history if record.step == decision.candidate_step for name, value in record.metrics.items()}
+    candidate: dict[str, float] = {}
+    for record in read_history(outputs["finetune"].folder):
+        if record.step == decision.candidate_step:
+            candidate |= record.metrics
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
-    settings = {name: value for each in outputs.values() for name, value in flattened(each.parts["settings"]).items()}
+    settings = {name: value for output in outputs.values() for name, value in flattened(output.parts["settings"]).items()}
     pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)  # Each kind of policy has its own fields.
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
@@ -76,14 +75,14 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         findings=read_document(findings, Diagnosis) if findings.is_file() else None,
         settings=settings,
         engine=outputs["select"].parts["inputs"]["engine"],
-        outputs={step: {name: each.manifest[name] for name in ("version", "output_hash")} for step, each in outputs.items()},
+        outputs={name: {key: output.manifest[key] for key in ("version", "output_hash")} for name, output in outputs.items()},
     )
 
 
 class _Output:
-    def __init__(self, folder: Path, manifest: Mapping[str, Any]) -> None:
-        self.folder, self.manifest, self.parts = folder, manifest, manifest["parts"]
-        self.hash = str(manifest["output_hash"])
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.manifest = folder, read_json(folder / MANIFEST)
+        self.step, self.hash, self.parts = (self.manifest[name] for name in ("step", "output_hash", "parts"))
 
     def report(self, form: type[_Form]) -> _Form:
         return read_document(self.folder / REPORT, form)
@@ -93,46 +92,45 @@ def _measured(
     outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
 ) -> Iterator[Measurement]:
     """Yield the measurements that exist, in the order of the steps."""
-    rules: dict[str, str | None] = {name: settings.get(name, "") for name in _RULES}
-    against_engine = rules | {"engine": outputs["select"].parts["inputs"]["engine"]}
-    start: dict[str, str | None] = {"pretrained policy": outputs["pretrain"].hash}
-    ladder: dict[str, str | None] = {"ladder": outputs["calibrate"].hash}
-    boards: dict[str, str | None] = {"held-out boards": outputs["join_boards"].hash}
-    by = outputs["baseline"].hash
+    rules: _Yardstick = {name: settings.get(name, "") for name in _RULES}
+    pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
+    ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}
+    boards: _Yardstick = {"held-out boards": outputs["join_boards"].hash}
+    output = outputs["baseline"].hash
     for opponent, match in baseline.matches.items():
-        name, yardstick = ("a random mover", rules) if opponent == "random" else ("Stockfish (1 node)", against_engine)
-        yield from _match(f"pretrained against {name}", match, yardstick, by)
-    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, by)
-    heldout, regrets = baseline.heldout, dict[str, Estimate]()
-    if f"{_REGRET}_stderr" in heldout:
-        regrets["pretrained policy"] = regret_interval(heldout[_REGRET], heldout[f"{_REGRET}_stderr"])
+        if opponent == "random":
+            yield from _match("pretrained against a random mover", match, rules, output)
+        else:
+            engine = {"engine": outputs["select"].parts["inputs"]["engine"]}
+            yield from _match("pretrained against Stockfish (1 node)", match, rules | engine, output)
+    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, output)
+    heldout, stderr = baseline.heldout, f"{_REGRET}_stderr"
+    if stderr in heldout:
+        yield _regret("pretrained policy", regret_interval(heldout[_REGRET], heldout[stderr]), boards, output)
     if decision.candidate_step in decision.heldout_regret_best:
-        regrets["candidate"] = decision.heldout_regret_best[decision.candidate_step]
-    for who, regret in regrets.items():
-        made_by = by if who == "pretrained policy" else outputs["finetune"].hash
-        yield Measurement(name=f"held-out regret of the {who}", unit=Unit.REGRET, estimate=regret, yardstick=boards, output=made_by)
-    by, against = outputs["select"].hash, "candidate against"
-    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, start | rules, by):
+        regret = decision.heldout_regret_best[decision.candidate_step]
+        yield _regret("candidate", regret, boards, outputs["finetune"].hash)
+    output, against = outputs["select"].hash, "candidate against"
+    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, pretrained | rules, output):
         yield measured.model_copy(update={"decides": True})
-    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, start | rules, by)
-    before: dict[str, str | None] = {"champion before": decision.previous_weights}
-    yield from _match(f"{against} the champion before", decision.previous_champion, before | rules, by)
+    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, pretrained | rules, output)
+    previous: _Yardstick = {"champion before": decision.previous_weights}
+    yield from _match(f"{against} the champion before", decision.previous_champion, previous | rules, output)
     if (gain := decision.ladder_gain) is not None:
-        num_games = sum(place.num_games for place in (decision.ladder, decision.ladder_initial) if place is not None)
         yield Measurement(
             name="candidate less pretrained on the ladder",
             unit=Unit.ELO,
             estimate=gain.played,
             adjudicated=gain.adjudicated,
-            num_games=num_games,
-            yardstick=start | rules | ladder,
-            output=by,
+            num_games=sum(place.num_games for place in (decision.ladder, decision.ladder_initial) if place is not None),
+            yardstick=pretrained | rules | ladder,
+            output=output,
         )
-    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, by)
-    yield from _rating("candidate on the ladder", decision.ladder, ladder, by)
+    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, output)
+    yield from _rating("candidate on the ladder", decision.ladder, ladder, output)
 
 
-def _match(name: str, match: MatchReport | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
+def _match(name: str, match: MatchReport | None, yardstick: _Yardstick, output: str) -> Iterator[Measurement]:
     if match is not None:
         yield Measurement(
             name=name,
@@ -145,14 +143,17 @@ def _match(name: str, match: MatchReport | None, yardstick: dict[str, str | None
         )
 
 
-def _rating(name: str, place: Placement | None, yardstick: dict[str, str | None], output: str) -> Iterator[Measurement]:
+def _regret(whose: str, regret: Estimate, boards: _Yardstick, output: str) -> Measurement:
+    return Measurement(name=f"held-out regret of the {whose}", unit=Unit.REGRET, estimate=regret, yardstick=boards, output=output)
+
+
+def _rating(name: str, place: Placement | None, yardstick: _Yardstick, output: str) -> Iterator[Measurement]:
     if place is not None:
         yield Measurement(name=name, unit=Unit.ELO, estimate=place.rating, num_games=place.num_games, yardstick=yardstick, output=output)
 
 
 def card(seen: Seen) -> list[CardPart]:
-    """Return the card: verdict, gain and ladder, then the folded report. The card of `select` has checkpoints and boards."""
-    from steps.cards.pages import gain_chart, ladder_chart  # Imports Altair (0.5 s), which only a card needs.
+    from steps.cards.pages import gain_chart, ladder_chart  # Imports Altair: 0.5 s.
 
     if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

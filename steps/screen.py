@@ -1,4 +1,4 @@
-"""Choose the candidate among the checkpoints, and fix the openings and the previous champion for the games that judge the candidate."""
+"""Choose the candidate among the checkpoints, and fix the previous champion and the openings of all later games."""
 
 import math
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ from steps.run.work import Work, read_history
 
 STEP: Final = Step(
     name="screen",
-    says="Selects one candidate among a few checkpoints by games against the pretrained policy; after each round the weaker half"
-    " drops out (sequential halving). These games are never reported as its strength.",
+    says="Selects one candidate among a few checkpoints by games against the pretrained policy. After each round the weaker half"
+    " drops out (sequential halving). These games are never reported as the candidate's strength.",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "finetune"),
@@ -47,7 +47,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the candidate's step, the trace of the choice, the screening games, all later openings and the previous champion's policy."""
+    """Write the candidate's step with the trace of the choice, the screening games, later openings and the previous champion's policy."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
     best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
@@ -76,21 +76,18 @@ def body(work: Work) -> None:
 
 
 def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
-    """Return checkpoint -> held-out regret of best moves; leave out checkpoints with a measurement that is NaN or infinite."""
-    found = {}
+    """Return checkpoint -> held-out regret of best moves, without checkpoints whose regret is NaN or infinite."""
+    regrets = {}
     for record in read_history(finetuned):
         best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
-        # NaN probabilities can still have a likeliest move with a finite regret; then the regret of sampled moves is NaN.
+        # With NaN probabilities the likeliest move can have a finite regret, but the regret of sampled moves is NaN.
         if record.step in checkpoints and best is not None and stderr is not None and math.isfinite(best + (sampled or 0.0)):
-            found[record.step] = regret_interval(best, stderr)
-    return found
+            regrets[record.step] = regret_interval(best, stderr)
+    return regrets
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output and return the hash of its weights.
-
-    Return None without a champion, or if the champion is the initial policy: the games against the initial policy then suffice.
-    """
+    """Copy the registry's champion into the output and return its weights' hash; None without one, or if it is the initial policy."""
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None
@@ -104,20 +101,19 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 def _halving(
     work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
 ) -> tuple[HalvingTrace, dict[str, tuple[PlayedGame, ...]]]:
-    """Return the trace of the halving, and match name -> games; all candidates of a round play the same openings."""
-    rounds: dict[int, list[str]] = {}
+    """Return the trace, and match name -> games; all candidates of a round play the same openings."""
+    openings: dict[int, list[str]] = {}  # By round.
     games: dict[str, tuple[PlayedGame, ...]] = {}
-    seed = work.settings.seed
 
     def play(candidate: int, number: int) -> list[float]:
-        if number not in rounds:
-            rounds[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
-        arena.expect(2 * len(rounds[number]), f"{SCREENING} games")
-        names = player_names(SCREENING, candidate)
-        # A language model samples its second answers; each match has its own random stream for them.
-        first = candidates[candidate].player(names[0], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "candidate"))
-        second = initial.player(names[1], temperature=None, seed=seed, stream=("asked again", SCREENING, number, "initial"))
-        result = arena.match(first, second, rounds[number])
+        if number not in openings:
+            openings[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
+        arena.expect(2 * len(openings[number]), f"{SCREENING} games")
+        name, initial_name = player_names(SCREENING, candidate)
+        stream, seed = ("asked again", SCREENING, number), work.settings.seed  # Only a language model's retries are sampled.
+        first = candidates[candidate].player(name, temperature=None, seed=seed, stream=(*stream, "candidate"))
+        second = initial.player(initial_name, temperature=None, seed=seed, stream=(*stream, "initial"))
+        result = arena.match(first, second, openings[number])
         games[screening_match(candidate, number)] = result.games
         return result.pair_scores()
 
@@ -125,11 +121,11 @@ def _halving(
 
 
 def _openings(work: Work, arena: Arena, used: set[str], *, is_previous_played: bool) -> dict[str, list[str]]:
-    """Return later stage -> openings; drawing them here, one stage after another, keeps all stages' openings distinct."""
+    """Return later stage -> openings, drawn one stage after another, so no two stages share an opening."""
     config = work.settings.selection
-    found = {CONFIRMATION: arena.openings(config.num_confirmation_pairs, used, f"{CONFIRMATION} 0")}
+    openings = {CONFIRMATION: arena.openings(config.num_confirmation_pairs, used, f"{CONFIRMATION} 0")}
     if is_previous_played:
-        found[PREVIOUS] = arena.openings(config.num_confirmation_pairs, used, f"{PREVIOUS} 0")
-    found[SAMPLED] = arena.openings(config.num_sampled_pairs, used, SAMPLED)
-    found[LADDER] = arena.openings(num_openings_to_place(2, arena.config), used, "placement", "candidate")
-    return found
+        openings[PREVIOUS] = arena.openings(config.num_confirmation_pairs, used, f"{PREVIOUS} 0")
+    openings[SAMPLED] = arena.openings(config.num_sampled_pairs, used, SAMPLED)
+    openings[LADDER] = arena.openings(num_openings_to_place(2, arena.config), used, "placement", "candidate")
+    return openings

@@ -19,62 +19,62 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10  # Latest runs whose times give the estimate of this run's time.
+_NUM_TIMED: Final = 10  # Latest runs that give the estimate of the run's time.
 
 
-def start(given: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
-    """Check all that the run needs, begin the run's record, and return the facts that the other steps need.
+def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
+    """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
     Args:
-        given: `settings`, the complete settings, and `keys`, the keys that the user's text changes in a preset.
+        config: `settings`, all settings, and `keys`, those that the user's text sets (nested).
         run: Metaflow's run id.
-        is_fresh: Compute each output anew instead of reusing the store's.
-        resume_from: Origin of a resumed run, as `find_origin` takes it; empty for a new training.
+        is_fresh: Recompute every output.
+        resume_from: Origin of a resumed run, as in `find_origin`; empty for a new training.
 
-    Raises PreflightError with the failed checks, and NotFoundError or ResumeError if the run cannot resume from `resume_from`.
+    Raises PreflightError for failed checks, NotFoundError or ResumeError if the run cannot resume.
     """
     if is_fresh and resume_from:
         raise ResumeError("--fresh and --resume-from: a resumed run reuses its origin's boards and policy; give only one of the two")
     machine, code = Machine.here(), describe_code()
-    settings, origin = Settings.model_validate(given["settings"]), None
+    settings, origin = Settings.model_validate(config["settings"]), None
     if resume_from:
-        origin = find_origin(resume_from, launch_of(given["settings"]).preset, machine)
-        settings = resumed_settings(origin, given["keys"])
-    # A resumed run takes its origin's boards, so this machine needs no files of games.
-    no_files = {"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})}
-    checks = preflight(settings if origin is None else settings.model_copy(update=no_files), machine)
+        origin = find_origin(resume_from, launch_of(config["settings"]).preset, machine)
+        settings = resumed_settings(origin, config["keys"])
+    # A resumed run reuses its origin's boards, so this machine needs no files of games.
+    without_files = settings.model_copy(update={"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})})
+    checks = preflight(settings if origin is None else without_files, machine)
     print(f"Preflight\n{table(checks)}", flush=True)
     if failed := [check for check in checks if not check.is_fine]:
         raise PreflightError(f"cannot start:\n{table(failed)}")
-    runs, found = Runs(Store.of(machine)), {check.what: check.detail for check in checks}
-    for gone in runs.close_gone():
-        print(f"run {gone.name} is over: its processes are gone", flush=True)
+    runs, details = Runs(Store.of(machine)), {check.what: check.detail for check in checks}
+    for closed in runs.close_gone():
+        print(f"run {closed.name} is over: its processes are gone", flush=True)
     plain = settings.model_dump(mode="json")
     launch = launch_of(plain)
     usual = usual_seconds(runs.newest(_NUM_TIMED), launch.preset)
     job = Job(run=run, settings=plain, code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
-    runs.begin_run(_facts(job, launch, settings, code, found=found, tracking=machine.shown_uri))
-    from steps.track.publish import SECONDS, publish_all  # Imports MLflow (seconds), which other uses of this module do not need.
+    runs.begin_run(_facts(job, launch, settings, code, details=details, tracking=machine.shown_uri))
+    from steps.track.publish import SECONDS, publish_all  # Imports MLflow: seconds.
 
     publish_all(machine, seconds=SECONDS)
     return job
 
 
-def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, found: Mapping[str, str], tracking: str) -> RunFacts:
+def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, details: Mapping[str, str], tracking: str) -> RunFacts:
     """Return the run's facts, and print the origin of a resumed run."""
     plain, origin = job["settings"], job["origin"]
-    tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": found["stockfish"]}
+    tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": details["stockfish"]}
     if origin is None:
         command, differences = launch.command(["--fresh"] if job["code"]["fresh"] else []), launch.differences
         base = f"the preset `{launch.preset}`"
     else:
         command, differences = resumed_command(origin, settings), changes(origin, settings)
-        base = f"run {origin['run']}, from whose step {origin['step']:,} it resumes"
+        base = f"run {origin['run']}, whose step {origin['step']:,} this run resumes"
         tags |= {"chess_grpo.origin": origin["run"], "chess_grpo.origin_step": str(origin["step"])}
         tags |= {f"chess_grpo.changed.{name}": change for name, change in differences.items()}
-        told = {name: origin["known"][name] for name in ("data", "verdict", "findings") if name in origin["known"]} | differences
+        known = {name: origin["known"][name] for name in ("data", "verdict", "findings") if name in origin["known"]}
         print(f"Resuming from {origin['name']}: step {origin['step']:,} of run {origin['run']}", flush=True)
-        print("\n".join(f"  {name}: {text}" for name, text in told.items()), flush=True)
+        print("\n".join(f"  {name}: {text}" for name, text in (known | differences).items()), flush=True)
     if sweep := os.environ.get(SWEEP_VARIABLE):
         tags[SWEEP] = sweep
     return RunFacts(
@@ -86,7 +86,7 @@ def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, fou
         command=command,
         label=launch.label,
         tags=tags,
-        head=_head(command, differences, base, code, found),
+        head=_head(command, differences, base, code, details),
         texts={"settings.json": json.dumps(plain, indent=1) + "\n", "settings.toml": launch.text},
         origin=None if origin is None else {"name": origin["name"], "run": origin["run"], "step": origin["step"]},
         started=time.time(),
@@ -94,8 +94,8 @@ def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, fou
     )
 
 
-def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFacts, found: Mapping[str, str]) -> str:
-    """Return the constant part of the run's description, in Markdown: command, settings that differ from `base`, machine."""
+def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFacts, details: Mapping[str, str]) -> str:
+    """Return the constant part of the run's description in Markdown."""
     rows = "\n".join(["| setting | here |", "| --- | --- |", *(f"| `{name}` | {value} |" for name, value in differences.items())])
     dirty = " with uncommitted changes" if code["is_dirty"] else ""
     return f"""## Configuration
@@ -108,5 +108,5 @@ def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFac
 
 {rows if differences else ""}
 
-On {platform.system()} {platform.machine()}: {found["device"]}; {found["stockfish"]}; commit `{str(code["commit"])[:12]}`{dirty}.
-The artifacts have the settings: all in `settings.json`, the differences from the preset in `settings.toml`."""
+On {platform.system()} {platform.machine()}: {details["device"]}; {details["stockfish"]}; commit `{str(code["commit"])[:12]}`{dirty}.
+The artifact `settings.json` has all settings, `settings.toml` the differences from the preset."""

@@ -1,4 +1,4 @@
-"""Altair charts of the cards: lines over steps, histograms, and estimates with 95 % intervals; tables below show the numbers."""
+"""Altair charts of cards: lines over steps, histograms, and estimates with 95 % intervals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from steps.cards.page import CardPart, page_part
 
 MAX_POINTS: Final = 240  # Most points per line, because each refresh sends the complete card.
 COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Colors of lines, in order, with a contrast of at least 3 on the white and on the dark background."""
+"""Colors of lines in order; their contrast is at least 3 on the white and the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40  # From this many points on, a line shows its EMA, and its points faintly.
@@ -58,43 +58,36 @@ class Figure:
     """Declaration of a chart: metrics with one unit."""
 
     title: str
-    names: Sequence[str]  # Metrics. A name that is a prefix of others (`grpo/entropy` of `grpo/entropy/opening`) gets the label "all".
+    names: Sequence[str]  # Metrics; the prefix of others (`grpo/entropy` of `grpo/entropy/opening`) gets the label "all".
     note: str = ""  # How to read the chart.
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
-        """Return the chart of a history, with a vertical line at each event, and the legend, which unfolds to a table.
-
-        `levels` is label -> (value, color) of the horizontal lines that figures may show.
-        """
+        """Return the chart of a history, and its legend, which unfolds to a table; `levels` is label -> (value, color)."""
         [unit] = {METRICS[name][0] for name in self.names}  # Fails for metrics with different units.
         lines = [
             Line(
                 label=self._label(name),
-                values=pd.Series({each.step: each.metrics[name] for each in records if name in each.metrics}, dtype=float),
+                values=pd.Series({record.step: record.metrics[name] for record in records if name in record.metrics}, dtype=float),
                 color=COLORS[number % len(COLORS)],
                 meaning=METRICS[name][1],
             )
             for number, name in enumerate(self.names)
         ]
         steps = sorted({step for line in lines for step in line.values.index})
-        for label in (each for each in self.levels if each in levels):
-            value, color = levels[label]
+        for value, color, label in ((*levels[label], label) for label in self.levels if label in levels):
             lines.append(Line(label=label, values=pd.Series(value, index=steps[:1] + steps[-1:]), color=color, is_dashed=True))
         chart = line_chart(self.title, unit, lines, marks=[record.step for record in records if record.events])
         return [chart, page_part("numbers", lines=lines, unit=unit, note=self.note)]
 
     def _label(self, name: str) -> str:
-        is_whole = any(other.startswith(f"{name}/") for other in self.names)
-        return "all" if is_whole else name.rpartition("/")[2].replace("_", " ")
+        has_parts = any(part.startswith(f"{name}/") for part in self.names)
+        return "all" if has_parts else name.rpartition("/")[2].replace("_", " ")
 
 
-@debug_mode(False)  # Skips Altair's check of each point against the schema, which takes seconds; tests check complete charts.
+@debug_mode(False)  # Altair's check of each point takes seconds; tests check complete charts.
 def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[int] = ()) -> dict[str, Any]:
-    """Return a chart of lines over steps; a line of many points shows its EMA, and its points faintly.
-
-    `unit` is the title of the y axis; `marks` are steps with events, shown as vertical lines.
-    """
+    """Return a chart of lines over steps; `marks` are steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
@@ -116,7 +109,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
 
 
 def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
-    """Downsample to at most `MAX_POINTS` points: the first, the last, and the lowest and highest of each of equal bins."""
+    """Keep at most `MAX_POINTS` points: the first, the last, and the lowest and highest of each of equal bins."""
     if len(values) <= MAX_POINTS:
         return values
     bins = values.groupby(np.arange(len(values)) * (MAX_POINTS // 2 - 1) // len(values))
@@ -130,34 +123,24 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 
 @debug_mode(False)
-def histogram(title: str, x: str, y: str, found: Histogram) -> dict[str, Any]:
-    """Return a histogram of stacked bars with a color per class; `x` and `y` are the titles of the axes."""
-    names = found.classes
+def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
+    """Return stacked bars with a color per class; `x` and `y` are the axes' titles."""
+    names = counted.classes
     rows = [
-        {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + found.width, 9), "y": count}
-        for rank, counts in enumerate(found.counts)
-        for low, count in zip(found.low + found.width * np.arange(len(counts)), counts, strict=True)
+        {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}
+        for rank, counts in enumerate(counted.counts)
+        for low, count in zip(counted.low + counted.width * np.arange(len(counts)), counts, strict=True)
         if count
     ]
     scale = alt.Scale(domain=names, range=COLORS[: len(names)])
-    bars = (
-        alt.Chart(alt.Data(values=rows))
-        .mark_bar(binSpacing=1)
-        .encode(
-            x=alt.X("x:Q", bin="binned", title=x),
-            x2="end:Q",
-            y=alt.Y("y:Q", title=y),
-            color=alt.Color("of:N", legend=alt.Legend(orient="bottom", title=None), scale=scale),
-            order="rank:O",
-        )
-    )
+    color = alt.Color("of:N", legend=alt.Legend(orient="bottom", title=None), scale=scale)
+    axes = {"x": alt.X("x:Q", bin="binned", title=x), "x2": "end:Q", "y": alt.Y("y:Q", title=y)}
+    bars = alt.Chart(alt.Data(values=rows)).mark_bar(binSpacing=1).encode(**axes, color=color, order="rank:O")
     return _spec(bars.properties(height=150), title, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A row of an interval chart."""
-
     label: str
     estimate: Estimate
     kind: str  # Kind of measurement; each kind has its own color.
@@ -166,27 +149,24 @@ class Interval:
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of estimates with 95 % intervals as horizontal bars and the note below; empty without estimates.
-
-    `zero` is the meaning of 0, at which a dashed line stands; empty for no line.
-    """
+    """Return a chart of estimates with 95 % intervals and the note below; `zero` is the meaning of a dashed line at 0."""
     if not intervals:
         return []
     rows = [
-        {"row": row, "low": each.estimate.low, "value": each.estimate.value, "high": each.estimate.high, "kind": each.kind}
-        for row, each in enumerate(intervals)
+        {"row": row, **{end: getattr(interval.estimate, end) for end in ("low", "value", "high")}, "kind": interval.kind}
+        for row, interval in enumerate(intervals)
     ]
-    texts = [f"{each.estimate.text(unit)}{' (peak)' if each.is_ringed else ''}" for each in intervals]
-    kinds = list(dict.fromkeys(each.kind for each in intervals))
+    texts = [f"{interval.estimate.text(unit)}{' (peak)' if interval.is_ringed else ''}" for interval in intervals]
+    kinds = list(dict.fromkeys(interval.kind for interval in intervals))
     legend = alt.Legend(orient="bottom", title=None) if len(kinds) > 1 else None
     color = alt.Color("kind:N", legend=legend, scale=alt.Scale(domain=kinds, range=COLORS[: len(kinds)]))
     scale = alt.Scale(zero=bool(zero), nice=True)
     bars = alt.Chart(alt.Data(values=rows)).encode(y=alt.Y("row:O", axis=None), color=color)
     ends = [bars.mark_tick(thickness=2, size=10).encode(x=alt.X(f"{end}:Q", title=None, scale=scale)) for end in ("low", "high")]
-    ringed = [row for row, each in zip(rows, intervals, strict=True) if each.is_ringed]
+    ringed = [row for row, interval in zip(rows, intervals, strict=True) if interval.is_ringed]
     chart = alt.layer(
         alt.Chart(alt.Data(values=[{"x": 0}] if zero else [])).mark_rule(color=_INK, strokeDash=[4, 3]).encode(x="x:Q"),
-        bars.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q", y=_labels([each.label for each in intervals], "left")),
+        bars.mark_rule(strokeWidth=3).encode(x="low:Q", x2="high:Q", y=_labels([interval.label for interval in intervals], "left")),
         *ends,
         bars.mark_circle(size=75, opacity=1).encode(x="value:Q", y=_labels(texts, "right")),
         alt.Chart(alt.Data(values=ringed)).mark_point(color=ALARM, size=220).encode(x="value:Q", y=alt.Y("row:O", axis=None)),
@@ -197,7 +177,6 @@ def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zer
 
 
 def _labels(texts: Sequence[str], side: Any) -> alt.Y:
-    """Return a y axis of rows with one text per row, at one side."""
     axis = alt.Axis(orient=side, labelExpr=f"{json.dumps(texts)}[datum.value]", domain=False, ticks=False, grid=False)
     return alt.Y("row:O", title=None, axis=axis)
 

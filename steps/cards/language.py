@@ -26,7 +26,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "reward of an answer",
             (*with_parts("language/reward_mean", TASKS), "language/reward_trained"),
-            "Prompts differ from step to step: a rise without lower held-out regret is not strength.",
+            "Prompts differ from step to step. A rise without lower held-out regret is not strength.",
         ),
         Figure("reward by part", by("language/reward", REWARD_PARTS), "Structure and parsing reward the format only, not chess."),
         Figure(
@@ -43,7 +43,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "KL to the reference, per answer",
             (*with_parts("language/kl_reference", TASKS), "language/kl_max"),
-            "0 at the first step, before any update; otherwise sampling and scoring differ.",
+            "0 at the first step, before any update; another value means that sampling and scoring differ.",
         ),
         HELDOUT_REGRET,
     ),

@@ -1,4 +1,4 @@
-"""A step's Metaflow card, updated during the step and at the end. An error in a card prints one line and never fails the step."""
+"""A step's Metaflow card, updated during the step and at its end."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,13 @@ from steps.run.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]
 
-_LEAST_SECONDS: Final = 10.0
+_FRACTION: Final = 0.1  # Time between refreshes / the step's run time so far. Each starts a Metaflow process (1.5 CPU seconds).
+_LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.
 _MOST_SECONDS: Final = 60.0
-_FRACTION: Final = 0.1
-"""Time between two refreshes as a fraction of the step's run time so far. A refresh starts a Metaflow process: 1.5 CPU seconds."""
 
 
 class LiveCard:
-    """Takes a step's records and updates the step's card from time to time; stops updates after an error in the card."""
+    """Takes a step's records and redraws the card from time to time; an error in the card ends the updates, not the step."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)
@@ -40,13 +39,12 @@ class LiveCard:
         self._refresh_if_due()
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
-        """Draw the stored output."""
         self.seen.folder, self.seen.is_reused = folder, is_reused
         self._draw(self._put)  # Metaflow renders the card once more when the step ends.
 
-    def failed(self, why: str) -> None:
-        """Draw the error that ended the step, and the records so far."""
-        self.seen.failure = why
+    def failed(self, reason: str) -> None:
+        """Draw the error that ended the step above the records so far."""
+        self.seen.failure = reason
         self._draw(self._refresh)
 
     def _refresh_if_due(self) -> None:
@@ -59,10 +57,10 @@ class LiveCard:
             return
         try:
             draw()
-        except Exception as error:  # noqa: BLE001  An error in a card, Metaflow's own included, must not fail the step.
+        except Exception as error:  # noqa: BLE001  No error in a card, Metaflow's own included, may fail the step.
             self._is_broken = True
-            why = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
-            print(f"card {self._card_id}: WARNING: {why}", flush=True)
+            reason = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
+            print(f"card {self._card_id}: WARNING: {reason}", flush=True)
 
     def _refresh(self) -> None:
         self._last = time.monotonic()
@@ -70,7 +68,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update the card; in place if possible, because Metaflow shows a new layout with a delay."""
+        """Update the card, in place if possible: Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:
@@ -82,5 +80,5 @@ class LiveCard:
             card.clear()
         self._shown = [kind(part) for kind, part in zip(kinds, parts, strict=True)]
         for number, component in enumerate(self._shown):
-            # Metaflow's default ids are six random digits; of two parts with equal ids the card would lose one.
+            # Metaflow's default ids are six random digits, and a card loses a part if two ids are equal.
             card.append(component, id=f"part_{number}")

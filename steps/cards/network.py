@@ -24,7 +24,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "reward gain over the reference",
             ("grpo/reward_gain",),
-            "Mean reward less the reference's on the same training states: without lower held-out regret it is not strength.",
+            "Mean reward minus the reference's on the same training states. A rise without lower held-out regret is not strength.",
             (NO_GAIN,),
         ),
         HELDOUT_REGRET,
@@ -42,12 +42,12 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "clipped moves",
             ("grpo/clip_fraction", "grpo/clip_low_fraction", "grpo/clip_high_fraction"),
-            "A large fraction means that steps are too large for their rollout.",
+            "A large fraction means that optimizer steps are too large for one rollout.",
         ),
         Figure(
             "gradient budget (fractions of the logit gradient)",
             by("grpo/logit_share", TERMS),
-            "If the reward's fraction (policy) is tiny, training follows the regularisers.",
+            "If the reward's fraction (policy) is tiny, training follows the regularizers.",
         ),
         Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups in which all moves have equal rewards; they teach nothing."),
         Figure(

@@ -1,4 +1,4 @@
-"""Metaflow's blank card without the download of a web font, which the card's style sheet requests. `flows.chess_grpo` names its type."""
+"""Metaflow's blank card without the style sheet's download of a web font. `flows.chess_grpo` names the card's type."""
 
 import re
 from typing import Any, Final

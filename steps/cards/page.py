@@ -1,4 +1,4 @@
-"""Building blocks of cards: the state of a step (`Seen`) that a card shows, and the card's parts, HTML and charts."""
+"""Building blocks of cards: a step's state (`Seen`), and parts of HTML and charts."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ CardPart = Markup | dict[str, Any]  # HTML, or the Vega-Lite specification of a 
 class Seen:
     """State of a step so far."""
 
-    settings: Mapping[str, Any]  # Settings of the run, as plain data.
+    settings: Mapping[str, Any]  # The run's settings.
     records: list[Record] = field(default_factory=list)
     progress: tuple[float, str] | None = None  # Fraction done in [0, 1] and a text; None before the first progress.
     folder: Path | None = None  # Folder of the stored output; None before the end.
@@ -40,7 +40,6 @@ class Seen:
 
     @property
     def kind(self) -> str:
-        """Kind of the run's policy."""
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
@@ -50,11 +49,11 @@ class Seen:
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return a document of the output, or None if the file is missing. Raises CorruptError for a broken document."""
+        """Return a document of the output, or None if the file is missing. Raises CorruptError or DocumentError."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
-        """Return the content of a JSON file or the text of another file of the output; an empty dict if the file is missing."""
+        """Return a JSON file's content or another file's text; an empty dict if the file is missing."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")
@@ -66,7 +65,7 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML with folded sections. HTML in the text is escaped; Metaflow's own Markdown component would render it."""
+    """Return Markdown as HTML with folded sections; HTML in the text is escaped, which Metaflow's own component does not do."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
@@ -78,7 +77,6 @@ def _on_one_line(escaped: str) -> Markup:
 
 @cache
 def style() -> Markup:
-    """Return the style sheet: the first part of every card."""
     return Markup("<style>{}</style>").format(Markup(" ".join((_FOLDER / "style.css").read_text(encoding="utf-8").split())))  # noqa: S704
 
 
@@ -95,6 +93,6 @@ def number_text(value: float | None) -> str:
 
 @cache
 def _environment() -> Environment:
-    found = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Metaflow's Markdown would make a link of "](".
-    found.filters["number"] = number_text
-    return found
+    jinja = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Else Metaflow's Markdown makes links.
+    jinja.filters["number"] = number_text
+    return jinja

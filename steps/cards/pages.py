@@ -1,4 +1,4 @@
-"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for the policy's and Stockfish's moves."""
+"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for moves."""
 
 import base64
 from typing import Any, Final
@@ -20,16 +20,16 @@ _BEFORE: Final = "#5d6673b0"
 
 
 def gain_chart(decision: Selection) -> list[CardPart]:
-    note = "Adjudicated: games drawn by repetition, fifty moves or the ply cap count for the side that Stockfish finds better."
-    bars = [Interval(label, found, "games") for label, found in decision.gains.items()]
+    note = "Adjudicated: a draw by repetition, fifty moves or the ply cap counts as a win for the side that Stockfish finds better."
+    bars = [Interval(label, gain, "games") for label, gain in decision.gains.items()]
     return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return charts of the checkpoints' Elo against the pretrained policy and of their held-out regret; a ring marks the peak."""
+    """Return charts of the checkpoints' Elo against the pretrained policy and held-out regret; a ring marks the peak."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
-    # A candidate that is the peak has its ring at the confirmation, another peak at the screening.
+    # If the candidate is the peak, the ring is at the confirmation, otherwise at the screening.
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.score)
@@ -38,7 +38,7 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
         Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted(decision.heldout_regret_best.items())
     ]
-    note = f"Ringed: step {peak:,}, the peak, to resume from. The confirmation, of games played after the choice, decides."
+    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides; its games were played after the choice."
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
         *interval_parts("Checkpoints: Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note),
@@ -47,18 +47,14 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
 
 
 def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
-    """Return a chart of the ladder's rungs and the rated policies, the highest first."""
-    bars = [Interval(each.name, each.rating, "rung") for each in ladder.rungs]
-    bars += [Interval(who, place.rating_of_all, "policy, best moves") for who, place in decision.placed.items()]
+    bars = [Interval(rung.name, rung.rating, "rung") for rung in ladder.rungs]
+    bars += [Interval(name, place.rating_of_all, "policy, best moves") for name, place in decision.placed.items()]
     bars.sort(key=lambda interval: -interval.estimate.value)
     return interval_parts("Ladder: Elo above a random mover", Unit.ELO, bars, note=ladder.note)
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return a policy's decisions as boards, seen by the player to move; an empty list for None.
-
-    If the decisions have the moves before GRPO, the most improved and most worsened moves come first.
-    """
+    """Return decisions as boards, seen by the player to move: first, if known, the moves that GRPO changed most."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}
@@ -68,15 +64,15 @@ def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart
 
 
 def _figure(decision: NotableDecision) -> dict[str, Any]:
-    """Return a board's picture, the policy's and Stockfish's moves with value and probability, and the address of an analysis."""
+    """Return a board's picture, its moves with value and probability, and the address of an analysis."""
     board = chess.Board(decision.fen)
     valued = {"chosen": decision.chosen, "best": decision.best} | ({"before": decision.before} if decision.before else {})
-    moves = {which: chess.Move.from_uci(each.move) for which, each in valued.items()}
-    told = {which: f"{board.san(moves[which])} {each.value:.3f} ({each.probability:.0%})" for which, each in valued.items()}
+    moves = {which: chess.Move.from_uci(move.move) for which, move in valued.items()}
+    texts = {which: f"{board.san(moves[which])} {move.value:.3f} ({move.probability:.0%})" for which, move in valued.items()}
     is_best = decision.regret == 0
     second = f", next best {decision.best.value - decision.margin:.3f}" if is_best else ""
     names = {"policy": "chosen", "Stockfish": "" if is_best else "best", "before GRPO": "before"}
-    lines = {whose: told[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in told}
+    lines = {whose: texts[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in texts}
     colors = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
     if "before" in moves:
         colors = {moves["before"]: _BEFORE} | colors

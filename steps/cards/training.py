@@ -9,13 +9,13 @@ from steps.cards.charts import ALARM, Figure
 from steps.cards.page import CardPart, Seen
 from steps.run.kinds import PARTS
 
+# Labels of horizontal lines.
 NO_GAIN: Final = "no gain"
 HEALTHY: Final = "healthy (floor)"
 CRITICAL: Final = "critical"
 
 
 def charts(seen: Seen, step: str) -> list[CardPart]:
-    """Return the charts of `pretrain` or `finetune` for the policy's kind, and the kind's further parts."""
     records, critical = seen.history(), float(seen.settings["grpo"]["critical_entropy"])
     levels = {NO_GAIN: (0.0, "#7d8794"), HEALTHY: (HEALTHY_ENTROPY, "#2f9e6e")} | ({CRITICAL: (critical, ALARM)} if critical else {})
     figures = import_module(PARTS[seen.kind].figures)

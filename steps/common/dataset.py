@@ -36,7 +36,7 @@ def read_game_table(folder: Path) -> pa.Table:
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the position keys of all boards and of all positions in their games, which no match may use as openings."""
+    """Return the keys of all boards and of all positions in their games: no match may open with one."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 

@@ -1,4 +1,4 @@
-"""Diagnosis during training: findings for terminal, card and tracker. It does not steer training, so no step's version covers this file."""
+"""Diagnosis during training for terminal, card and tracker. It does not steer training, so no step's version covers this file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,15 +19,15 @@ class LiveDiagnosis:
         self._watch = Watch(settings)
 
     def refuse(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise NotLearnableError if the first step's rollout, before any update, shows that GRPO could learn nothing."""
+        """Raise NotLearnableError if the first rollout shows that GRPO could learn nothing."""
         refuse(look_before(metrics, step=step, limits=self._limits))
 
     def observe(self, record: Record) -> tuple[Event, ...]:
-        """Return an event for each finding that appears with this record; after a kill, the same records give the same events."""
-        return tuple(Event(FINDING, f"{found.severity}: {found.line}") for found in self._watch.observe(record))
+        """Return an event for each new finding; the same records give the same events again."""
+        return tuple(Event(FINDING, f"{finding.severity}: {finding.line}") for finding in self._watch.observe(record))
 
     def write(self, folder: Path) -> str:
-        """Write the diagnosis of the complete history into the output, and return its tag as a line."""
+        """Write the diagnosis of the complete history, and return its tag as a line."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
         write_document(folder / FINDINGS, diagnosis)

@@ -30,12 +30,12 @@ PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
 """Stages of a selection. No two stages share an opening, and no opening is a position of the dataset."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages that the tasks of `confirm` share; PREVIOUS only if a previous champion exists.
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages that the tasks of `confirm` share; PREVIOUS only with a previous champion.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
 def playing_engines(machine: Machine) -> EnginePool:
-    """Return engines for matches, one per thread; each starts at its first search."""
+    """Return engines for matches, one per thread, which start at their first search."""
     return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
 
 
@@ -43,7 +43,7 @@ class Arena:
     """Plays and adjudicates games by a run's rules; a context manager that ends its engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Prepare; engines start at their first search. `progress` takes the number of games done, the number expected, and their label."""
+        """Prepare without starting engines; `progress` takes the games done, the games expected, and their label."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)
@@ -60,11 +60,11 @@ class Arena:
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Draw `count` openings (FENs) from the random stream of this name, none in `exclude`, and add their keys to `exclude`."""
+        """Draw `count` openings (FENs) from the random stream `stream`, none in `exclude`, and add their keys to `exclude`."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
-        """Play a match and adjudicate its undecided games; for a part of a match, `openings` is index in the match -> opening."""
+        """Play a match and adjudicate undecided games; a part of a match gives index in the match -> opening."""
         before = self._num_done
         result = play_match(
             first,
@@ -78,10 +78,8 @@ class Arena:
         return adjudicate(result, self.pool)
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
-        """Play the games that rate players on the ladder, all against the same rungs from the same openings.
-
-        A rung draws the same random numbers against each player, because the numbers depend on the opening's index in `openings`.
-        """
+        """Play the games that rate the players on the ladder: all meet the same rungs from the same openings."""
+        # A rung draws the same random numbers against each player, because they depend on the opening's index.
         numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
@@ -92,34 +90,32 @@ class Arena:
 
 
 def read_ladder(calibrated: Path) -> Ladder:
-    """Return the ladder from the output of `calibrate`."""
     return read_document(calibrated / REPORT, Ladder)
 
 
 def interval_metrics(name: str, estimate: Estimate) -> dict[str, float]:
-    """Return the metrics of an estimate: value, lower and upper end of the interval."""
+    """Return the metrics of an estimate and its interval's ends."""
     return dict(zip(interval_names(name), (estimate.value, estimate.low, estimate.high), strict=True))
 
 
 def checkpoint(work: Work, step: int) -> Path:
-    """Return the folder of a checkpoint in the output of `finetune`."""
     return work.inputs["finetune"] / CHECKPOINTS / checkpoint_name(step)
 
 
 def screening_match(candidate: int, number: int) -> str:
-    """Return the key of a candidate's games of a round (from 0) in `ScreeningGames`."""
+    """Return the key in `ScreeningGames` of a candidate's games in a round (from 0)."""
     return f"{SCREENING}, round {number + 1}: step {candidate}"
 
 
 def player_names(stage: str, candidate: int) -> tuple[str, str]:
-    """Return the player names of the candidate and the candidate's opponent in a stage."""
+    """Return the names of the candidate and the candidate's opponent in a stage."""
     if stage == SAMPLED:
         return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
 
 
 class ScreeningGames(RootModel[dict[str, tuple[PlayedGame, ...]]]):
-    """`games.json` of `screen`: match (`screening_match`) -> its games."""
+    """`games.json` of `screen`: `screening_match` -> games."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,11 +126,11 @@ class SharedGame(PlayedGame):
 
     @classmethod
     def of(cls, game: PlayedGame, *, pair: int) -> Self:
-        return cls(**{each.name: getattr(game, each.name) for each in fields(game)}, pair=pair)
+        return cls(**{field.name: getattr(game, field.name) for field in fields(game)}, pair=pair)
 
 
 class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
     """`games.json` of `confirm`: stage -> this task's games."""
 
 
-PREVIOUS_POLICY: Final = "previous"  # Folder of the previous champion in the output of `screen`.
+PREVIOUS_POLICY: Final = "previous"  # Folder in the output of `screen`.

@@ -1,10 +1,8 @@
-"""The loop around the GRPO trainer. It saves checkpoints, so a killed run resumes and ends with the same files as an undisturbed run.
+"""The loop around the GRPO trainer. It saves checkpoints; a killed run resumes and ends with the same files as an undisturbed run.
 
-The progress folder holds the journal, `checkpoints/` and, after training, the report. The loop logs a step before it saves the step's
-checkpoint, so every checkpoint has its complete history.
-
-A SIGTERM during training takes effect after the current GRPO step and that step's measurement: the loop saves a checkpoint and exits.
-Before the first step and after the last step, a SIGTERM ends the process at once.
+The progress folder holds the journal, `checkpoints/` and, after training, the report. A step's log precedes the step's checkpoint, so
+every checkpoint has its complete history. A SIGTERM takes effect after the current GRPO step and that step's measurement: the loop saves
+a checkpoint and exits. Before the first step and after the last step, a SIGTERM ends the process at once.
 """
 
 import math
@@ -60,10 +58,10 @@ class TrainingReport(Training):
 
 
 class TrainingLoop:
-    """Trains for `grpo.num_steps` steps or until the trainer stops; continues after the newest checkpoint of a killed process."""
+    """Trains for `grpo.num_steps` steps or until the trainer stops; continues at a killed process's newest checkpoint."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
-        """Prepare the loop; `trainer` is at this run's first step, and `heldout` returns metrics of its current evaluation policy."""
+        """Prepare; `trainer` is at the run's beginning, and `heldout` measures its current evaluation policy."""
         self._work = work
         self._trainer = trainer
         self._config = work.settings.grpo
@@ -76,8 +74,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and write checkpoints, report and findings into the output.
 
-        Raises SystemExit(RESUMABLE) at a SIGTERM, after saving a checkpoint. An error leaves the progress folder unchanged, and the
-        message names the step at which the run resumes.
+        Raises SystemExit(RESUMABLE) after a SIGTERM. An error leaves the progress folder unchanged; its message says how to resume.
         """
         diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
@@ -85,7 +82,7 @@ class TrainingLoop:
             self._begin_or_resume(diagnosis)
             self._train()
         except PlainError as error:
-            error.args = (f"{error}\nThe same command again (after --fresh: `resume`) resumes from {self._place()}",)
+            error.args = (f"{error}\n{self._how_to_resume()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
         # Links instead of moves: a kill before the output is in the store must not lose checkpoints.
@@ -93,22 +90,19 @@ class TrainingLoop:
         self._work.say(diagnosis.write(self._work.folder))
 
     def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
-        """Restore trainer, checkpoints and history at the newest sound checkpoint, or begin anew.
-
-        Raises NotLearnableError at the beginning if the first rollout shows that GRPO could learn nothing.
-        """
-        known = self._work.history()
+        """Restore trainer and history at the newest sound checkpoint, or begin anew. Raises NotLearnableError as `refuse`."""
+        history = self._work.history()
         remove_leftovers(self._folder)
-        self._delete_damaged(last=known[-1].step if known else -1)
+        self._delete_damaged(last=history[-1].step if history else -1)
         if saved := checkpoint_folders(self._checkpoints):
             policy, state = load_checkpoint(saved[-1], torch.device("cpu"), type(self._trainer.policy))
             self._trainer.resume(policy, state)
-            self._work.say(f"resuming from {self._place()}")
+            self._work.say(f"resuming from {self._newest()}")
             self._work.go_on_after(state.step)
             self._work.progress(state.step - self._first, self._config.num_steps, "steps")
             self._prune()  # The kill may have come between saving and pruning.
             return
-        if known:
+        if history:
             self._work.say(f"no checkpoint in {self._folder} can be resumed; training begins anew")
         diagnosis.refuse(self._trainer.preflight(), step=self._first + 1)
         self._work.progress(0, self._config.num_steps, "steps")
@@ -127,8 +121,10 @@ class TrainingLoop:
                 remove_folder(folder)
 
     def _train(self) -> None:
-        with sigterm_noted() as is_told:
-            is_over = self._is_over()
+        report = self._folder / REPORT
+        # The report precedes the last checkpoint: after a kill between them, training continues at an earlier checkpoint.
+        is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
+        with _first_sigterm_deferred() as has_sigterm:
             while not is_over:
                 record = self._trainer.step()
                 is_over = bool(record.stop) or record.step == self._last
@@ -141,42 +137,32 @@ class TrainingLoop:
                 # Logged before the checkpoint, so a resumed run logs the same lines in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
-                if is_due or is_told():
-                    self._save()
-                    if is_told():
-                        self._work.say(f"ended by SIGTERM; the same command again (after --fresh: `resume`) resumes from {self._place()}")
+                if is_due or has_sigterm():
+                    save_checkpoint(self._checkpoints, self._trainer.evaluation_policy, self._trainer.state(self._work.facts))
+                    self._prune()
+                    self._work.saved()
+                    if has_sigterm():
+                        self._work.say(f"ended by SIGTERM. {self._how_to_resume()}")
                         raise SystemExit(RESUMABLE)
 
-    def _is_over(self) -> bool:
-        report = self._folder / REPORT
-        # The report precedes the last checkpoint; after a kill between them, training continues at an earlier checkpoint.
-        return report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
-
     def _with_measurements(self, record: Record) -> Record:
-        """Return the record with the evaluation policy's held-out metrics."""
         return replace(record, metrics={**record.metrics, **self._heldout()})
 
-    def _save(self) -> None:
-        """Save a checkpoint, and delete surplus checkpoints."""
-        state = self._trainer.state(self._work.facts)
-        save_checkpoint(self._checkpoints, self._trainer.evaluation_policy, state)
-        self._prune()
-        self._work.saved()
-
     def _prune(self) -> None:
-        """Keep the `NUM_CHECKPOINTS_KEPT` best measured checkpoints and, after a SIGTERM between two measurements, the newest."""
+        """Keep the `NUM_CHECKPOINTS_KEPT` best measured checkpoints and the newest, which is unmeasured after a SIGTERM."""
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
-        found = ((record.step, record.metrics.get(_REGRET)) for record in self._work.history() if record.step in saved)
-        regrets = {step: regret for step, regret in found if regret is not None}
+        history = self._work.history()
+        regrets = {record.step: record.metrics[_REGRET] for record in history if record.step in saved and _REGRET in record.metrics}
         unmeasured = saved - regrets.keys() - {max(saved)}
         for step in [*unmeasured, *checkpoints_to_delete(regrets, keep=NUM_CHECKPOINTS_KEPT)]:
             remove_folder(self._checkpoints / checkpoint_name(step))
 
-    def _place(self) -> str:
+    def _newest(self) -> str:
         saved = checkpoint_folders(self._checkpoints)
-        if not saved:
-            return "the beginning: there is no checkpoint yet"
-        return f"step {checkpoint_step(saved[-1]):,}, which is saved in {self._folder}"
+        return f"step {checkpoint_step(saved[-1]):,}, saved in {self._folder}" if saved else "the beginning (no checkpoint is saved yet)"
+
+    def _how_to_resume(self) -> str:
+        return f"To resume from {self._newest()}, run the same command again; after --fresh run `resume`"
 
     def _write_report(self, stop: str) -> None:
         trainer = self._trainer
@@ -201,21 +187,21 @@ def _link(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def sigterm_noted() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether a SIGTERM has arrived. Only the first SIGTERM in the block is held back; a second one kills.
+def _first_sigterm_deferred() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns whether a SIGTERM has arrived; a second SIGTERM ends the process at once.
 
-    Only the main thread can use this context manager, because Python delivers signals there.
+    Works only in the main thread, because Python delivers signals there.
     """
-    before, is_told = signal.getsignal(signal.SIGTERM), False
+    before, has_arrived = signal.getsignal(signal.SIGTERM), False
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        nonlocal is_told
-        is_told = True
+        nonlocal has_arrived
+        has_arrived = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     signal.signal(signal.SIGTERM, note)
     try:
-        yield lambda: is_told
+        yield lambda: has_arrived
     finally:
-        if not is_told:
+        if not has_arrived:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -33,13 +33,13 @@ from steps.run.orchestrator import configuration, service
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
-_FREE_BYTES: Final = 2 * 1024**3
-_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
-_SHOWN: Final = 5
+_FREE_BYTES: Final = 2 * 1024**3  # Free disk space that a run needs.
+_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)  # Package and version.
+_SHOWN: Final = 5  # Most files or packages in a message.
 
 
 class PreflightError(PlainError, RuntimeError):
-    """Something that the run needs is missing or wrong; the message has the remedy."""
+    """Something that a run needs is missing or wrong; the message has the remedy."""
 
 
 class PassingError(PlainError, RuntimeError):
@@ -48,8 +48,6 @@ class PassingError(PlainError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
-    """One line of the table."""
-
     what: str
     is_fine: bool  # Whether a run can start; also true for a warning.
     detail: str  # The result, or the fault and its remedy.
@@ -57,33 +55,33 @@ class PreflightCheck:
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
-    """Return the checks that precede a run; with `read_only` nothing is written to the store."""
-    looks: dict[str, Callable[[], str]] = {
+    """Return the checks at a run's start; `read_only` writes nothing into the store."""
+    checks: dict[str, Callable[[], str]] = {
         "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
         "tracking": lambda: _tracking(machine),
         "device": lambda: _device(machine),
     }
     if machine.store:
-        looks["store"] = lambda: _store(machine, read_only=read_only)
-    looks[settings.policy.kind] = lambda: import_module(KINDS[settings.policy.kind].module).check(settings)
+        checks["store"] = lambda: _store(machine, read_only=read_only)
+    checks[settings.policy.kind] = lambda: import_module(KINDS[settings.policy.kind].module).check(settings)
     if settings.evaluation.opening_book:
-        looks["evaluation.opening_book"] = lambda: _book(settings)
+        checks["evaluation.opening_book"] = lambda: _book(settings)
     if settings.boards.files:
-        looks["boards.files"] = lambda: _files(settings.boards.files)
+        checks["boards.files"] = lambda: _files(settings.boards.files)
     if settings.boards.exclude:
-        looks["boards.exclude"] = lambda: _files(settings.boards.exclude)
-    return [tried(what, look) for what, look in looks.items()]
+        checks["boards.exclude"] = lambda: _files(settings.boards.exclude)
+    return [tried(what, check) for what, check in checks.items()]
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Return all checks of `doctor`, which change nothing. For invalid settings the checks use the defaults."""
-    usable, wrong = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
+    """Return the checks of `doctor`, which change nothing; the defaults replace invalid settings."""
+    usable, fault = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
         tried("packages", _packages),
         tried("metaflow", lambda: f"{configuration(os.environ)}; {service()}"),
-        PreflightCheck("settings", is_fine=not wrong, detail=wrong or "every key is known, and no two contradict each other"),
+        PreflightCheck("settings", is_fine=not fault, detail=fault or "every key is known, and no two contradict each other"),
         *preflight(usable, machine, read_only=True),
     ]
     if usable.boards.files and all(check.is_fine for check in checks if check.what.startswith(("boards.", "stockfish"))):
@@ -91,10 +89,10 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
     return checks
 
 
-def tried(what: str, look: Callable[[], str]) -> PreflightCheck:
-    """Return the line of a check: its result, or its error, which has the remedy."""
+def tried(what: str, check: Callable[[], str]) -> PreflightCheck:
+    """Return a check's line: its result or its error."""
     try:
-        return PreflightCheck(what, is_fine=True, detail=look())
+        return PreflightCheck(what, is_fine=True, detail=check())
     except PassingError as warning:
         return PreflightCheck(what, is_fine=True, detail=str(warning), is_warning=True)
     except PlainError as error:
@@ -102,7 +100,6 @@ def tried(what: str, look: Callable[[], str]) -> PreflightCheck:
 
 
 def table(checks: Sequence[PreflightCheck]) -> str:
-    """Return the checks as aligned text."""
     width = max(len(check.what) for check in checks)
     states = {check: "warn" if check.is_warning else "ok  " if check.is_fine else "FAIL" for check in checks}
     return "\n".join(f"  {state}  {check.what:<{width}}  {check.detail}" for check, state in states.items())
@@ -130,7 +127,7 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse a wrong address or account; only warn if the tracking store is away, because the run can be logged later."""
+    """Refuse a wrong address or account; warn if the tracking store is away, because the run can be logged later."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
             f"{machine.shown_uri} is a file in this container, and is lost with the container. Where you launch the run, set"
@@ -140,13 +137,13 @@ def _tracking(machine: Machine) -> str:
 
     if fault := address_fault(machine.tracking_uri):
         raise PreflightError(f"MLFLOW_TRACKING_URI: {fault}")
-    if machine.shown_uri != machine.tracking_uri:  # A user's name, a password or a query.
+    if machine.shown_uri != machine.tracking_uri:
         raise PreflightError(
             "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs. Set MLFLOW_TRACKING_USERNAME and"
             " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead; for a database, its driver's variables, such as PGUSER and"
             " PGPASSWORD"
         )
-    from steps.track.client import TrackingStore  # MLflow takes seconds to import.
+    from steps.track.client import TrackingStore  # Imports MLflow: seconds.
 
     try:
         with failures_of(machine.shown_uri, "its experiments"):
@@ -191,7 +188,7 @@ def _book(settings: Settings) -> str:
 
 
 def _files(names: Sequence[str]) -> str:
-    """Read only the beginning of each file, because reading large files takes long."""
+    """Check the beginning of each file."""
     files = find_files(names)
     if empty := [file.name for file in files if _is_empty(file)]:
         raise PreflightError(f"{', '.join(empty)}: empty; give files with games or positions")
@@ -199,7 +196,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _boards(settings: Settings, machine: Machine) -> str:
-    """Count the boards that `build_boards` would get from the files, without searches, and compare the counts with the settings."""
+    """Count the boards that `build_boards` will find in the files, without searches, and compare with the settings."""
     wanted, missing, report = _counted(settings, machine)
     if not any(missing.values()):
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
@@ -214,24 +211,24 @@ def _boards(settings: Settings, machine: Machine) -> str:
 
 
 def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
-    """Return whether these settings' games suffice for a run of a preset."""
+    """Return whether the settings' games suffice for a preset."""
     sizes = {name: getattr(preset.boards, name) for name in ("num_train", "num_validation", "num_heldout", "num_units")}
     wanted, missing, _ = _counted(settings.model_copy(update={"boards": settings.boards.model_copy(update=sizes)}), machine)
     return not refusal(wanted, missing, states_per_step=preset.grpo.states_per_step)
 
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
-    """Return the wanted and the missing number of boards per split and phase, and the report on the games that were read."""
-    config, found, reports = settings.boards, list[Position](), list[SourceReport]()
+    """Return the wanted and missing boards per split and phase, and the report on the games."""
+    config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine, because files need none.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
-                found += positions
+                kept += positions
             reports.append(quota.report)
     wanted = boards_per_cell(config)
-    missing = cut_to_quota(found, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
+    missing = cut_to_quota(kept, wanted, max_per_game_and_phase=config.max_per_game_and_phase)[2]
     return wanted, missing, SourceReport.joined(reports)
 
 
@@ -241,15 +238,15 @@ def _is_empty(file: SourceFile) -> bool:
 
 
 def _packages() -> str:
-    """Compare the installed packages with the lock file, and the lock file with the hash that the installer recorded."""
+    """Compare the installed packages with the lock file, and the lock file with the installer's recorded hash."""
     pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
-    if others := [f"{each} {here}, not {pin}" for each, pin in pins.items() if (here := _installed(each)) not in (None, pin)]:
-        shown = "; ".join(others[:_SHOWN]) + (f"; and {len(others) - _SHOWN} more" if len(others) > _SHOWN else "")
-        raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs those of the lock")
+    if wrong := [f"{name} {installed}, not {pin}" for name, pin in pins.items() if (installed := _installed(name)) not in (None, pin)]:
+        shown = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
+        raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs the locked versions")
     recorded = Path(sys.prefix) / "run-lock"  # infra/install.sh writes the hash of its lock file here.
     if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
         raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
-    return f"{sum(_installed(each) is not None for each in pins)} as in {LOCK.name}"
+    return f"{sum(_installed(name) is not None for name in pins)} as in {LOCK.name}"
 
 
 def _installed(name: str) -> str | None:

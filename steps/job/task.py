@@ -1,4 +1,4 @@
-"""Runs a step of the flow: takes its output from the store, or computes it by the step's body, and records the attempt."""
+"""Runs a step: takes its output from the store or computes it, and records the attempt."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from grpo.base.errors import PlainError
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps import STEPS
-from steps.job.resume import Job, origin_checkpoint, taken_over
+from steps.job.resume import Job, inherited_output, origin_checkpoint
 from steps.names import CHAMPION
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
@@ -31,13 +31,13 @@ from steps.track.trackers import sending
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard
 
-_UNPLAYED: Final = "cannot be played"  # Replaces the champion's hash in a version if the champion cannot be played.
+_UNPLAYED: Final = "cannot be played"  # In a version, instead of the champion's hash.
 _MAX_REASON: Final = 1_500  # Characters.
 IN_LOG: Final = "the task's log has the message"  # End of a recorded error that is not a PlainError.
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
-    """Return the parallel tasks of `build_boards` (section "boards") or `confirm`; a resumed run, which builds no boards, has one."""
+    """Return the parallel parts of `build_boards` (section "boards"; one part in a resumed run) or of `confirm`."""
     settings = job["settings"]
     count = int(settings["resources"]["num_tasks"])
     if section == "boards":
@@ -50,13 +50,13 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
 
     Args:
         step: The step's declaration.
-        flow: Metaflow's flow, with the attributes `job`, `NAME_output` of each input step and, in a parallel task, `input` (its part).
+        flow: Metaflow's flow, with `job`, `NAME_output` of each input step and, in a parallel task, `input` (its part).
         parts: Outputs of the parallel tasks that the step joins.
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
-        if (output := task.taken_over) is None:
-            output = task.made()
+        if (output := task.inherited) is None:
+            output = task.stored_or_computed()
         else:
             task.store.open(output)
         if output["reused"]:
@@ -77,9 +77,9 @@ class _Task:
         # This task's code: after `resume` it may differ from the code that launched the run.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
-        self.taken_over = taken_over(self.job["origin"], step.name)
-        given = getattr(flow, "input", None)
-        self.part = Part(number=0, count=1) if given is None else Part(**given)
+        self.inherited = inherited_output(self.job["origin"], step.name)
+        part = getattr(flow, "input", None)
+        self.part = Part(number=0, count=1) if part is None else Part(**part)
         self.inputs: dict[str, StepOutput] = {name: getattr(flow, f"{name}_output") for name in step.inputs}
         self.variant = step.variant(self.settings.policy.kind)
         self.module = import_module(self.variant.module)
@@ -90,33 +90,31 @@ class _Task:
 
     @cached_property
     def version(self) -> StepVersion:
-        return self._version(self.incumbent[1])
+        return self._version(self.champion[1])
 
     @cached_property
-    def incumbent(self) -> tuple[Path | None, str]:
-        """The registry's champion, which the candidate must beat: its folder, or None if it is not played, and its entry in the version.
+    def champion(self) -> tuple[Path | None, str]:
+        """The registry's champion, the candidate's opponent: folder (None if it is not played) and entry in the step's version.
 
-        A champion whose run had this very version of the step is no opponent: the stored output of that run is reused.
+        A champion is not played if its own run had the same version of this step, because that run's output is reused.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
         try:
             named = named_policy(CHAMPION, self.machine, role=CHAMPION, preset=launch_of(self.job["settings"]).preset)
-            made = None if named.run is None else named.run.output_of(self.step.name)
-            if made is not None:
-                label = str(self.store.manifest(made)["parts"]["inputs"][CHAMPION])
-                if self._version(label).version == made["version"]:
+            if named.run is not None and (output := named.run.output_of(self.step.name)) is not None:
+                label = str(self.store.manifest(output)["parts"]["inputs"][CHAMPION])
+                if self._version(label).version == output["version"]:
                     return None, label
-            found = named.fetch(self.machine)
+            policy = named.fetch(self.machine)
         except NotFoundError:
             return None, ""
         except PlainError as error:
             print(f"WARNING: the registry's champion cannot be played, so it remains champion: {error}", flush=True)
             return None, _UNPLAYED
-        return found.folder, found.weights_hash
+        return policy.folder, policy.weights_hash
 
-    def made(self) -> StepOutput:
-        """Return the stored output of this version, or compute it by the body."""
+    def stored_or_computed(self) -> StepOutput:
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
                 left = self._seconds_left(self.step.name)
@@ -147,18 +145,18 @@ class _Task:
         )
 
     def folders(self) -> dict[OfRun, Path]:
-        """Return the folders of checkpoint and champion, if the step declares them and they exist."""
-        found = {OfRun.CHAMPION: self.incumbent[0]}
+        """Return the folders of checkpoint and champion, as far as declared and existing."""
+        folders = {OfRun.CHAMPION: self.champion[0]}
         if OfRun.CHECKPOINT in self.step.of_run and self.job["origin"] is not None:
-            found[OfRun.CHECKPOINT] = origin_checkpoint(self.job["origin"], self.store)[0]
-        return {name: folder for name, folder in found.items() if folder is not None}
+            folders[OfRun.CHECKPOINT] = origin_checkpoint(self.job["origin"], self.store)[0]
+        return {name: folder for name, folder in folders.items() if folder is not None}
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the attempt and its end; trackers log it meanwhile."""
+        """Record the attempt and its end; meanwhile trackers log the attempt."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # An inherited output keeps its version, because this machine need not have the files that a new version hashes.
-        version = self.version.version if self.taken_over is None else self.taken_over["version"]
+        # An inherited output keeps its version; this machine need not have the files for a new version.
+        version = self.version.version if self.inherited is None else self.inherited["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
             try:
@@ -177,13 +175,12 @@ class _Task:
             self.card.finished(folder, is_reused=output["reused"])
 
     def _seconds_left(self, step: str) -> float | None:
-        """Estimate the run's remaining seconds at the beginning of a step."""
+        """Estimate the run's remaining seconds when a step begins."""
         run = Runs(self.store).get(self.job["run"])
         return None if run is None else seconds_left(run, step, self.job["usual"])
 
     @cached_property
     def _seconds_after(self) -> float | None:
-        """Estimate of the run's remaining seconds at the end of this step."""
         return self._seconds_left(STEPS[STEPS.index(self.step.name) + 1])
 
     def _version(self, label: str) -> StepVersion:
@@ -197,7 +194,7 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
-        """Yield name and hash of everything in the step's version except settings and code."""
+        """Yield name and hash of all inputs in the step's version."""
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
         for outside in self.step.outside:
@@ -212,27 +209,26 @@ class _Task:
         for number, part in enumerate(self.parts):
             if not self.step.joins:
                 yield f"part {number}", part["output_hash"]
-            else:  # The hashes of all files do not depend on the number of tasks.
+            else:  # Files' hashes do not depend on the number of tasks.
                 files: Mapping[str, str] = self.store.manifest(part)["files"]
                 yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
 
     def _live_card(self) -> "LiveCard | None":
-        """Return the step's card, if it has one."""
         if (page := getattr(import_module(f"steps.{self.step.name}"), "card", None)) is None:
             return None
-        from steps.cards.live import LiveCard  # Imports Metaflow, which a step without a card does not need.
+        from steps.cards.live import LiveCard  # Imports Metaflow.
 
         return LiveCard(self.step.name, page, self.job["settings"])
 
 
 def _progress(step: str) -> str:
-    """Return the step's position in the run, such as "step 5 of 11"."""
+    """Return a position such as "step 5 of 11"."""
     names = STEPS[STEPS.index("start") + 1 : STEPS.index("end")]
     return f"step {names.index(step) + 1} of {len(names)}"
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error's text for pages: a PlainError's message, or the type of another error, whose message may hold secrets."""
+    """Return a PlainError's message; of another error only the type, because its message may hold secrets."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON]
     if isinstance(error, SystemExit):

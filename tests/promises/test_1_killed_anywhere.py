@@ -168,8 +168,8 @@ def test_told_to_end_it_saves_the_step_that_it_is_at_and_goes_on_from_there(
 ) -> None:
     status, log = driver.told_at(home, failpoint, nth, kind)
     assert status == 75, log
-    place = f"step {last}, which is saved in {progress_of(home)}"
-    assert log.splitlines()[-1] == f"ended by SIGTERM; the same command again (after --fresh: `resume`) resumes from {place}"
+    place = f"step {last}, saved in {progress_of(home)}"
+    assert log.splitlines()[-1] == f"ended by SIGTERM. To resume from {place}, run the same command again; after --fresh run `resume`"
     log = goes_on(driver, home, whole(kind), kind)
     assert f"resuming from step {last}," in log
     assert "WARNING" not in log
@@ -200,4 +200,4 @@ def test_told_by_a_spot_notice_it_ends_as_by_sigterm(driver: Driver, home: Path)
     notice.write_text("2026-05-01T12:00:00Z")
     status, log = driver.end(home)
     assert status == 75, log
-    assert "resumes from step 3, which is saved in" in log.splitlines()[-1]
+    assert "To resume from step 3, saved in" in log.splitlines()[-1]

@@ -126,7 +126,7 @@ def test_training_on_a_full_disk_loses_no_checkpoint_and_the_same_command_goes_o
     assert status == 1
     target = progress_of(home) / "checkpoints" / "step-00000006"
     assert f"StorageError: {target} could not be written (File too large): " in log
-    assert f"The same command again (after --fresh: `resume`) resumes from step 4, which is saved in {progress_of(home)}" in log
+    assert f"To resume from step 4, saved in {progress_of(home)}, run the same command again; after --fresh run `resume`" in log
     assert steps_of(home) == [2, 4]
     assert sorted(path.name for path in progress_of(home).iterdir()) == ["aside", "checkpoints"]
     goes_on(driver, home, whole())

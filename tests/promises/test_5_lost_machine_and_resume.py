@@ -18,7 +18,7 @@ import steps.finetune
 from grpo.base.files import CorruptError, read_json, verified_manifest
 from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
 from grpo.policy.policy import NetworkPolicy
-from steps.job.resume import Origin, ResumeError, find_origin, origin_checkpoint, resumed_settings, taken_over
+from steps.job.resume import Origin, ResumeError, find_origin, inherited_output, origin_checkpoint, resumed_settings
 from steps.names import REPORT
 from steps.pages.known import summary_of
 from steps.run.machine import Machine
@@ -96,11 +96,11 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
     cached.write_bytes(b"damaged")
     find_origin("peak", "default", empty)
     assert cached.read_bytes() == whole, "fetched again"
-    taken = {step: output for step in pipeline.STEPS[1:-1] if (output := taken_over(origin, step)) is not None}
+    taken = {step: output for step in pipeline.STEPS[1:-1] if (output := inherited_output(origin, step)) is not None}
     assert taken == {
         step: {**origin["outputs"][step], "reused": True} for step in ("build_boards", "join_boards", "check_boards", "pretrain")
     }
-    assert taken_over(None, "pretrain") is None
+    assert inherited_output(None, "pretrain") is None
     for path in (registered.home / "mlartifacts").rglob("policy.safetensors"):
         path.write_bytes(b"damaged")
     with pytest.raises(CorruptError, match="in MLflow are damaged"):

@@ -1,4 +1,4 @@
-"""The interface of a policy of any kind for games and measurements."""
+"""Interface of all kinds of policies for games and measurements."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,26 +15,24 @@ if TYPE_CHECKING:
 
 
 class Competitor(Protocol):
-    """A policy that plays games and is measured on held-out boards."""
-
     @property
     def weights(self) -> str:
         """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player that samples moves at a temperature from the random stream of this name, or with None plays best moves."""
+        """Return a player that samples moves at a temperature from the random stream `stream`, or with None plays best moves."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return the held-out metrics on the held-out boards of a table."""
+        """Return the metrics of a table's held-out boards."""
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write `decisions.json`, notable moves on held-out boards, compared with the policy `before`; some kinds write nothing."""
+        """Write `decisions.json`: notable moves on held-out boards, compared with `before`; some kinds write nothing."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
-        """Return UCI move -> probability at T = 1 for each board, or None if the kind has no move probabilities."""
+        """Return UCI move -> probability at T = 1 for each board; None from a kind without move probabilities."""
 
     def move_finder(self) -> MoveFinder:
-        """Return an object that chooses moves for one board at a time, for UCI and the play page."""
+        """Return a chooser of moves for one board at a time, for UCI and the play page."""

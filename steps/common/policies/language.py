@@ -1,4 +1,4 @@
-"""A language model as a competitor. Imported only for language models, because transformers takes seconds to import."""
+"""A language model as a competitor. Imported only if needed: transformers takes seconds."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -10,7 +10,7 @@ import torch
 
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.player import AnswerGenerator, LanguageMoveFinder, LanguagePlayer
-from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language
+from grpo.language.learn.evaluation import EvaluationBoards, LanguageEvaluation, evaluate_language
 from grpo.language.model.policy import LanguagePolicy
 from grpo.match.players import Player
 from grpo.match.regret import HeldoutScores
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """Return a folder's language model; the section `[language]` sets the attempts per move and the number of boards for measurements."""
+    """Return a folder's language model; `[language]` sets the attempts per move and the number of measured boards."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
 class LanguageCompetitor:
-    """A language model, which answers with a move in text."""
-
     def __init__(self, policy: LanguagePolicy, rules: LanguageConfig | None) -> None:
         """Prepare; without `rules` the policy's saved settings apply."""
         self.policy = policy
@@ -43,21 +41,24 @@ class LanguageCompetitor:
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player that samples answers at a temperature. With None the first answer is greedy, and only retries are sampled."""
+        """Return a player; with temperature None the first answer is greedy, and only retries are sampled."""
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
         """Return regret, expected value, and the fractions of greedy answers that are complete and legal."""
-        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).metrics()
+        return self._evaluate(boards).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
-        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config)).scores
+        return self._evaluate(boards).scores
+
+    def _evaluate(self, boards: "pa.Table") -> LanguageEvaluation:
+        return evaluate_language(self._generator, EvaluationBoards.of_table(boards, config=self._generator.config))
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
-        """Write nothing, because a language model has no move probabilities."""
+        """Write nothing: a language model has no move probabilities."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> None:
-        """Return None, because the answers are texts."""
+        """Return None: answers are texts."""
 
     def move_finder(self) -> MoveFinder:
         return LanguageMoveFinder(self._generator)

@@ -24,7 +24,7 @@ from steps.names import DECISIONS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NUM_OF_EACH_KIND: Final = 4
+_NUM_OF_EACH_KIND: Final = 4  # Notable decisions.
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:  # noqa: ARG001
@@ -55,8 +55,8 @@ class NetworkCompetitor:
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
         """Write the worst and best decisions, and the largest changes from the network `before`."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
-        other = before.policy if isinstance(before, NetworkCompetitor) else None
-        write_document(folder / DECISIONS, notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=other))
+        earlier = before.policy if isinstance(before, NetworkCompetitor) else None
+        write_document(folder / DECISIONS, notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=earlier))
 
     @torch.no_grad()
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:

@@ -12,11 +12,9 @@ from steps.run.kinds import PARTS
 
 
 def open_policy(folder: Path, device: torch.device, *, settings: Settings | None = None) -> Competitor:
-    """Return the policy of a folder, on a device.
+    """Return a folder's policy; a kind with its own section reads the run's `settings`, or with None the settings saved in the folder.
 
-    A kind of policy with its own section of the settings reads the run's `settings`, or with None the section saved in the folder.
-
-    Raises CorruptError or IncompatibleError if the files do not make a policy, PlainError if packages of its kind are missing.
+    Raises CorruptError or IncompatibleError for files that do not make a policy, PlainError if packages of its kind are missing.
     """
     competitor: Competitor = import_module(PARTS[policy_kind(folder)].competitor).open_competitor(folder, device, settings)
     return competitor

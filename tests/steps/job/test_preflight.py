@@ -95,7 +95,7 @@ def test_an_outage_is_a_warning_at_the_start_of_a_run_and_in_the_last_line_of_do
     monkeypatch.setenv("CHESS_GRPO_HOME", str(home))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     start({"settings": tiny_settings().model_dump(mode="json"), "keys": {}}, run="1", is_fresh=False, resume_from="")
-    assert re.search(r"  warn  tracking +.*Connection refused.*the run goes on", capsys.readouterr().out)
+    assert re.search(r"  warn  tracking +.*Connection refused.*the run continues", capsys.readouterr().out)
     assert main(["doctor", "--config", "smoke"]) == 0
     assert capsys.readouterr().out.endswith("All checks passed, 1 warning.\n")
 

@@ -131,11 +131,11 @@ def test_an_error_says_from_where_the_same_command_resumes_and_that_tells_its_fi
         finetune(tmp_path, prepared, sick)
     monkeypatch.setattr(Trainer, "step", whole)
     place = progress_of(tmp_path)
-    assert str(caught.value) == f"spoilt\nThe same command again (after --fresh: `resume`) resumes from step 4, which is saved in {place}"
+    assert str(caught.value) == f"spoilt\nTo resume from step 4, saved in {place}, run the same command again; after --fresh run `resume`"
     assert {row["record"]["step"] for row in read_journal(place)} == set(range(7))
     listener, said = Listener(), list[str]()
     folder = finetune(tmp_path, prepared, sick, listeners=(listener,), say=said.append)
-    assert (said[0], said[-1]) == (f"resuming from step 4, which is saved in {place}", "diagnosis: nan_steps")
+    assert (said[0], said[-1]) == (f"resuming from step 4, saved in {place}", "diagnosis: nan_steps")
     assert listener.progresses[0] == (4, 12, "steps")
     found = [(record.step, event) for record in listener.records for event in record.events if event.name == "finding"]
     assert [(step, event.message.split(": ")[1]) for step, event in found] == [(6, "nan_steps")], (
