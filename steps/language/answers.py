@@ -1,5 +1,6 @@
 """Examples of a language model's answers in a step's output, because metrics do not show what the model writes."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -42,11 +43,11 @@ class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
     """Return up to `_NUM_SHOWN` examples of each trained text task."""
-    num_saved: dict[str, int] = {}
+    num_drawn: Counter[str] = Counter()
     shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
-        num_saved[example.task] = num_saved.get(example.task, 0) + 1
-        if num_saved[example.task] <= _NUM_SHOWN:
+        num_drawn[example.task] += 1
+        if num_drawn[example.task] <= _NUM_SHOWN:
             shown.append(example)
     return shown
 
@@ -58,10 +59,9 @@ def write_answers(
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
     """Write each policy's greedy answers, the latest policy last; without `grader`, answers have no grades."""
-    prompts = [example.prompt for example in examples]
     answers: list[list[GradedAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
-        for row, example, answer in zip(answers, examples, greedy_answers(policy, prompts), strict=True):
+        for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):
             grades = None if grader is None else grader(example, answer.text)
             row.append(
                 GradedAnswer(

@@ -12,7 +12,6 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
 from grpo.settings.kinds import LANGUAGE
-from grpo.settings.tree import Settings
 from steps.common.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
@@ -41,8 +40,9 @@ def body(work: Work) -> None:
     Raises UnreadableError if a parse rate is too low, NonFiniteError if a weight is not finite, TooLongError (before imitation) beyond the
     model's context.
     """
-    settings, table = _seen_by_imitation(work.settings), read_boards(work.inputs["join_boards"])
-    config, num_steps = settings.language, settings.pretrain.num_steps
+    settings, table = work.settings, read_boards(work.inputs["join_boards"])
+    # Defaults for the settings that imitation does not read, because the policy's folder must not depend on them.
+    config, num_steps = settings.language.model_copy(update=unread_by_pretrain(LANGUAGE)), settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
@@ -70,8 +70,3 @@ def body(work: Work) -> None:
         **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
     )
     write_document(work.folder / REPORT, report)
-
-
-def _seen_by_imitation(settings: Settings) -> Settings:
-    """Return defaults for the settings that imitation does not read, because the policy's folder must not depend on them."""
-    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_pretrain(LANGUAGE))})

@@ -7,7 +7,7 @@ move has value 0, a loss, without a retry, which would hide illegal answers.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 import chess
@@ -52,7 +52,7 @@ class EvaluationBoards:
             raise ValueError("the dataset has no boards in its heldout split")
         of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
         in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
-        chosen = [rows[index] for index in sorted([index for index, _ in zip(in_turn, range(config.num_heldout_boards), strict=False)])]
+        chosen = [rows[index] for index in sorted(islice(in_turn, config.num_heldout_boards))]
         for row in chosen:
             if row["strong_values"] is None:
                 raise ValueError(f"{row['fen']} has no values of the deeper search")
@@ -86,7 +86,7 @@ class LanguageEvaluation:
                 if (rows := scores.phases == index).any():
                     metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
         if len(self.is_whole) > 1:  # A single board gives no standard error.
-            metrics["heldout/regret_best_stderr"] = _stderr(scores.regret_best)
+            metrics["heldout/regret_best_stderr"] = float(scores.regret_best.std(ddof=1)) / math.sqrt(len(scores.regret_best))
         return metrics
 
 
@@ -142,7 +142,3 @@ def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: 
         rewards=np.array([grade.total() for grade in grades]),
         is_readable=np.array([grade.reading.is_readable for grade in grades]),
     )
-
-
-def _stderr(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1)) / math.sqrt(len(values))

@@ -33,7 +33,6 @@ class ExactMeasures:
     entropy: Tensor  # [B, T] nats at temperature 1: -sum p ln p over the vocabulary.
     kl: Tensor  # [B, T] nats at the loss's temperature: KL(policy || reference) = sum p (ln p - ln q).
     log_probs: Tensor  # [B, T] nats at the loss's temperature.
-    mask: Tensor  # [B, T] bool: True for the answer's tokens, end token included.
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
         """Return entropy and KL of each answer, summed over its tokens, [B] each; each token's KL is exact, so none is negative.
@@ -50,10 +49,10 @@ def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: Ans
     for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
         part = batch.select_rows(rows)
         logits = part.logits(policy)
-        ours = token_distribution(logits, temperature=temperature)
-        theirs = token_distribution(part.logits(reference), temperature=temperature)
-        at_one = ours if temperature == 1 else token_distribution(logits, temperature=1.0)
-        measured = torch.stack([at_one.entropy(), ours.kl_to(theirs), ours.log_prob(part.tokens[:, None])[:, 0]])
+        current = token_distribution(logits, temperature=temperature)
+        initial = token_distribution(part.logits(reference), temperature=temperature)
+        at_one = current if temperature == 1 else token_distribution(logits, temperature=1.0)
+        measured = torch.stack([at_one.entropy(), current.kl_to(initial), current.log_prob(part.tokens[:, None])[:, 0]])
         measures[:, rows] = measures[:, rows].masked_scatter(part.is_token.expand(3, -1, -1), measured)
     entropy, kl, log_probs = measures
-    return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs, mask=batch.is_token)
+    return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs)

@@ -93,11 +93,11 @@ class LanguageProblem:
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
         """Return an answer's mean entropy at T = 1 and its bound per token, ln(size of the vocabulary), in nats."""
-        return rollout.entropy, self._log_vocabulary
+        return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
         """Return an answer's mean KL(policy || reference) in nats."""
-        return rollout.kl_reference
+        return rollout.measures.of_answers()[1].cpu().mean().item()
 
     def probe(self, _part: Batch[AnswerBatch], terms: Terms, *_others: object) -> dict[str, Tensor]:
         """Return each token's KL term of the loss, [K]."""

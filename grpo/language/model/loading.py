@@ -97,13 +97,13 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     """
     from transformers import AutoTokenizer
 
-    from grpo.language.text.tokenizer import CHESS_TOKENS, chess_tokenizer
+    from grpo.language.text.tokenizer import CHESS_TOKENS, ChessTokenizer
 
     if (tokens := Path(name) / CHESS_TOKENS).is_file():
-        chess_tokens = chess_tokenizer()
-        if read_json(tokens) != chess_tokens.convert_ids_to_tokens(list(range(len(chess_tokens)))):
+        chess_tokenizer = ChessTokenizer()
+        if read_json(tokens) != chess_tokenizer.convert_ids_to_tokens(list(range(len(chess_tokenizer)))):
             raise IncompatibleError(f"{name}: the tokens differ from this code's chess tokenizer; use the code that made the model")
-        return chess_tokens
+        return chess_tokenizer
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
     if tokenizer.eos_token_id is None:
         raise LanguageModelError(

@@ -165,12 +165,11 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     quieten_transformers()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model
-        from grpo.language.text.tokenizer import chess_tokenizer
+        from grpo.language.text.tokenizer import ChessTokenizer
 
-        tokens = chess_tokenizer()
-        return LanguagePolicy(
-            new_small_model(config, tokens, seed=seed), tokens, device, config, origin=ModelOrigin(model=SMALL, commit="")
-        )
+        chess_tokenizer = ChessTokenizer()
+        small = new_small_model(config, chess_tokenizer, seed=seed)
+        return LanguagePolicy(small, chess_tokenizer, device, config, origin=ModelOrigin(model=SMALL, commit=""))
     folder = model_folder(config.model)
     commit = hub_commit(config) if folder is None else ""
     network, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)

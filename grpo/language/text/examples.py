@@ -100,13 +100,13 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 
     RookWorld's rewards for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), otherwise 0.001.
     """
-    after = board.copy()
+    after, outcome = board.copy(), None
     truncated = chess.Move.from_uci(move) not in board.legal_moves
     if not truncated:
         after.push_uci(move)
-    outcome = None if truncated else after.outcome()
+        outcome = after.outcome()
     reward = -1.0 if truncated else 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0
-    history = ([earlier.uci() for earlier in board.move_stack] + [move])[-num_history_moves:] if num_history_moves else []
+    history = [*(earlier.uci() for earlier in board.move_stack), move][-num_history_moves:] if num_history_moves else []
     return EnvironmentExample(
         prompt=environment_prompt(board.fen(), move, history),
         target=write_environment_answer(after.fen(), reward, terminated=outcome is not None, truncated=truncated),

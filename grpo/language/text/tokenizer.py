@@ -100,10 +100,6 @@ class ChessTokenizer(PreTrainedTokenizer):
         return self._tokens[index]
 
 
-def chess_tokenizer() -> ChessTokenizer:
-    return ChessTokenizer()
-
-
 def _squares(placement: str) -> list[str] | None:
     """Return a token per square; None unless the text is a valid, canonical piece placement."""
     pieces = re.sub("[1-8]", lambda digit: _EMPTY * int(digit[0]), placement).replace("/", "")
