@@ -1,4 +1,4 @@
-"""Examples of a language model's answers in a step's output, because metrics do not show what the model writes."""
+"""Answers in a step's output, because metrics do not show what the model writes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ _NUM_DRAWN: Final = 64
 
 
 class GradedAnswer(Document):
-    """A policy's greedy answer, perhaps with grades."""
+    """A greedy answer."""
 
     whose: str  # Name of the policy.
     text: str
     num_tokens: int
     is_truncated: bool
-    reward: float | None  # Points, all parts at full weight.
+    reward: float | None  # Points, all parts at full weight; None without a grader.
     parts: dict[str, float]  # Part of the reward -> points.
 
 
@@ -34,7 +34,7 @@ class AnsweredPrompt(Document):
     task: str
     prompt: str
     target: str
-    answers: tuple[GradedAnswer, ...]  # One of each policy, the latest last.
+    answers: tuple[GradedAnswer, ...]  # One per policy, the latest last.
 
 
 class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
@@ -58,7 +58,7 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write each policy's greedy answers, the latest policy last; without `grader`, answers have no grades."""
+    """Write greedy answers of each policy (name -> policy, the latest last)."""
     answers: list[list[GradedAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
         for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):

@@ -1,4 +1,4 @@
-"""Train a language model by imitation of answers made from the move values, and check that its answers can be parsed."""
+"""Train a language model by imitation, and check that its answers can be parsed."""
 
 from pydantic import ConfigDict
 
@@ -20,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report of `pretrain`, with the best step's metrics as further fields: `imitation_loss`, `imitation_validation_loss[/TASK]`."""
+    """Report, with the best step's metrics as further fields: `imitation_loss`, `imitation_validation_loss[/TASK]`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -29,16 +29,15 @@ class LanguageImitation(Document):
     num_parameters: int
     num_tokens: int  # Size of the vocabulary.
     num_steps: int
-    best_step: int  # Step of the lowest validation loss, whose weights are saved; 0 without imitation.
+    best_step: int  # Step of the saved weights; 0 without imitation.
     weights: str  # Hash of the saved weights.
     parse_rates: dict[str, ParseRate]  # By text task.
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss and a report with the parse rates. After an error the folder has no policy.
+    """Write the policy with the lowest validation loss, and a report. After an error the folder has no policy.
 
-    Raises UnreadableError if a parse rate is too low, NonFiniteError if a weight is not finite, TooLongError (before imitation) beyond the
-    model's context.
+    Raises UnreadableError for a low parse rate, NonFiniteError for a weight, TooLongError (before imitation) beyond the model's context.
     """
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
     # Defaults for the settings that imitation does not read, because the policy's folder must not depend on them.

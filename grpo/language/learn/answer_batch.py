@@ -26,7 +26,7 @@ class AnswerBatch:
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
-        """Return token ids of prompts and answers as a batch on the policy's device. Raises TooLongError beyond the model's context."""
+        """Batch token ids on the policy's device. Raises TooLongError beyond the model's context."""
         context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if context is not None and longest > context:
             raise TooLongError(

@@ -29,7 +29,7 @@ class GradedAnswer:
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float  # Points that GRPO trains on: sum of the graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
+    reward: float  # Points that GRPO trains on: graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
 
     @property
     def decision(self) -> str | None:
@@ -51,12 +51,12 @@ class LanguageRollout:
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the answers in the loss, which leaves out truncated answers."""
+        """Indices of the answers in the loss: all but truncated answers."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
     def row_weights(self) -> Tensor:
-        """[B], the answers' numbers of tokens."""
+        """[B], numbers of tokens."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
@@ -118,7 +118,6 @@ class AnswerSampler:
 
 
 def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
-    """Return the metrics over all answers and by text task."""
     metrics = {f"language/{name}": value for name, value in _of(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
     for task in TextTask:
         rows = torch.tensor([answer.example.task == task for answer in rollout.answers])
@@ -162,7 +161,6 @@ def agreement(group: Sequence[GradedAnswer]) -> float:
 
 
 def _reward_parts(rollout: LanguageRollout) -> dict[str, float]:
-    """Return each part's mean over the answers that have the part."""
     values_by_part: dict[str, list[float]] = {}
     for answer in rollout.answers:
         for part, value in answer.grades.parts.items():

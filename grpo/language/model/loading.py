@@ -26,7 +26,7 @@ class LanguageModelError(PlainError, RuntimeError):
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit of `language.revision`, so that all files come from one commit; 40 hex digits are returned without asking the hub.
+    """Return the commit of `language.revision`, so that all files come from one commit; 40 hex digits need no hub.
 
     The local cache serves if the hub cannot be reached. Raises LanguageModelError if neither has the model.
     """
@@ -52,7 +52,7 @@ def quieten_transformers() -> None:
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """Return model and tokenizer of a hub's name at a commit, or of a folder (empty `revision`).
 
-    Raises LanguageModelError unless the files are a complete causal language model with its tokenizer.
+    Raises LanguageModelError unless they are a complete causal language model with its tokenizer.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 

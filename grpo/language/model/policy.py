@@ -70,19 +70,18 @@ class LanguagePolicy:
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy with the same network object at another precision."""
+        """Return a policy that shares the network object."""
         other = copy.copy(self)
         other.precision = precision
         return other
 
     def copied(self) -> Self:
-        """Return a policy with a deep copy of the network."""
         other = copy.copy(self)
         other.network = copy.deepcopy(self.network)
         return other
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in transformers' format, and this project's facts. Raises OSError with its errno."""
+        """Write model and tokenizer in transformers' format, and this project's facts."""
         existing = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:

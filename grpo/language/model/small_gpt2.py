@@ -44,7 +44,7 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Sharper logits, because an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
+        # Sharper logits: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
