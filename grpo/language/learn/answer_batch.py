@@ -41,11 +41,8 @@ class AnswerBatch:
             input_ids[row, start:end] = torch.tensor([*prompt, *answer])
             mask[row, start:end] = 1
             targets[row, : len(answer)] = torch.tensor(answer)
-        return cls(
-            input_ids=input_ids[:, :-1].to(policy.device),
-            attention_mask=mask[:, :-1].to(policy.device),
-            targets=targets.to(policy.device),
-        )
+        device = policy.device
+        return cls(input_ids=input_ids[:, :-1].to(device), attention_mask=mask[:, :-1].to(device), targets=targets.to(device))
 
     def __len__(self) -> int:
         return len(self.targets)

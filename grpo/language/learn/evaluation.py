@@ -103,16 +103,10 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         boards.worth([named_move(*pair)[0] for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
         for number in range(_NUM_SAMPLED)
     ]
-    expected = np.mean(drawn, axis=0)
-    tops = np.array([max(values.values()) for values in boards.values])
-    scores = HeldoutScores(
-        regret_best=tops - boards.worth(best),
-        regret_sampled=tops - expected,
-        expected_value=expected,
-        phases=boards.phases,
-    )
+    value = np.mean(drawn, axis=0)
+    top = np.array([max(values.values()) for values in boards.values])
     return LanguageEvaluation(
-        scores=scores,
+        scores=HeldoutScores(regret_best=top - boards.worth(best), regret_sampled=top - value, expected_value=value, phases=boards.phases),
         is_whole=np.array([answer.is_readable for answer in read]),
         is_legal=np.array([move is not None for move in best]),
     )

@@ -59,7 +59,7 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError if a rate is below `language.min_parse_rate`; the message has `num_steps`, of imitation."""
+    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` counts steps of imitation."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return

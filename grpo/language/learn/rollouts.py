@@ -3,7 +3,7 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -161,8 +161,8 @@ def agreement(group: Sequence[GradedAnswer]) -> float:
 
 
 def _reward_parts(rollout: LanguageRollout) -> dict[str, float]:
-    values_by_part: dict[str, list[float]] = {}
+    values_by_part = defaultdict(list)
     for answer in rollout.answers:
         for part, value in answer.grades.parts.items():
-            values_by_part.setdefault(part, []).append(value)
+            values_by_part[part].append(value)
     return {f"language/reward/{part}": sum(values) / len(values) for part, values in values_by_part.items()}

@@ -22,7 +22,6 @@ from grpo.settings.language import SMALL, LanguageConfig, model_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-
 _WEIGHTS: Final = "model.safetensors"  # Name given by transformers.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of safetensors' errors.
 
@@ -107,9 +106,8 @@ class LanguagePolicy:
             origin = ModelOrigin(**facts["origin"])
         except (KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise IncompatibleError(
-                f"{folder}: this code does not know the model's settings ({reason}); use the code that made it"
-            ) from error
+            message = f"{folder}: this code does not know the model's settings ({reason}); use the code that made it"
+            raise IncompatibleError(message) from error
         network, tokenizer = network_of_files(str(folder), "")
         refuse_non_finite(network, folder / _WEIGHTS)
         return cls(network, tokenizer, device, config, origin=origin)
@@ -154,8 +152,7 @@ class LanguagePolicy:
 
     def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
         """Return the last columns' logits, [rows, num_last, vocabulary] float32."""
-        output = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False)
-        scores: torch.Tensor = output.logits
+        scores: torch.Tensor = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False).logits
         return scores[:, -num_last:].float()
 
 

@@ -12,7 +12,6 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
-
 # Standard deviation of initial weights times sqrt(width). With GPT-2's 0.02, meant for width 768, width 64 learns late to copy squares.
 _SPREAD: Final = 0.6
 _NUM_HEADS: Final = 4
