@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import chess
 import numpy as np
@@ -13,8 +12,6 @@ from grpo.language.model.loading import LanguageModelError, hub_commit
 from grpo.settings.language import SMALL, model_folder
 from grpo.settings.tree import Settings
 
-_MODEL_FILE: Final = "config.json"
-
 
 def check(settings: Settings) -> str:
     """Return where the initial model comes from, without asking the hub. Raises LanguageModelError for a folder without a model."""
@@ -22,8 +19,8 @@ def check(settings: Settings) -> str:
     folder = model_folder(model)
     if folder is None:
         return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
-    if not (folder / _MODEL_FILE).is_file():
-        lack = f"has no {_MODEL_FILE}" if folder.is_dir() else "is not an existing folder"
+    if not (folder / "config.json").is_file():
+        lack = "has no config.json" if folder.is_dir() else "is not an existing folder"
         remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
         raise LanguageModelError(f"language.model = {model!r} {lack}; {remedy}")
     return f"the folder {folder}"

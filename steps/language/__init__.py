@@ -1,1 +1,1 @@
-"""Bodies of `pretrain` and `finetune` for a language model; `steps.run.kinds` names them."""
+"""Bodies of `pretrain` and `finetune`, named by `steps.run.kinds`."""

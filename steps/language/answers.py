@@ -1,5 +1,6 @@
-"""Examples of a language model's answers in a step's output, because metrics do not show what the model writes."""
+"""Answers in a step's output, because metrics do not show what the model writes."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,13 +20,13 @@ _NUM_DRAWN: Final = 64
 
 
 class GradedAnswer(Document):
-    """A policy's greedy answer, perhaps with grades."""
+    """A greedy answer."""
 
     whose: str  # Name of the policy.
     text: str
     num_tokens: int
     is_truncated: bool
-    reward: float | None  # Points, all parts at full weight.
+    reward: float | None  # Points, all parts at full weight; None without a grader.
     parts: dict[str, float]  # Part of the reward -> points.
 
 
@@ -33,7 +34,7 @@ class AnsweredPrompt(Document):
     task: str
     prompt: str
     target: str
-    answers: tuple[GradedAnswer, ...]  # One of each policy, the latest last.
+    answers: tuple[GradedAnswer, ...]  # One per policy, the latest last.
 
 
 class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
@@ -42,11 +43,11 @@ class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
     """Return up to `_NUM_SHOWN` examples of each trained text task."""
-    num_saved: dict[str, int] = {}
+    num_drawn: Counter[str] = Counter()
     shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
-        num_saved[example.task] = num_saved.get(example.task, 0) + 1
-        if num_saved[example.task] <= _NUM_SHOWN:
+        num_drawn[example.task] += 1
+        if num_drawn[example.task] <= _NUM_SHOWN:
             shown.append(example)
     return shown
 
@@ -57,11 +58,10 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write each policy's greedy answers, the latest policy last; without `grader`, answers have no grades."""
-    prompts = [example.prompt for example in examples]
+    """Write greedy answers of each policy (name -> policy, the latest last)."""
     answers: list[list[GradedAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
-        for row, example, answer in zip(answers, examples, greedy_answers(policy, prompts), strict=True):
+        for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):
             grades = None if grader is None else grader(example, answer.text)
             row.append(
                 GradedAnswer(

@@ -1,4 +1,4 @@
-"""Train a language model by imitation of answers made from the move values, and check that its answers can be parsed."""
+"""Train a language model by imitation, and check that its answers can be parsed."""
 
 from pydantic import ConfigDict
 
@@ -12,7 +12,6 @@ from grpo.language.text.examples import LanguageBoards
 from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
 from grpo.settings.kinds import LANGUAGE
-from grpo.settings.tree import Settings
 from steps.common.dataset import read_boards
 from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
@@ -21,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report of `pretrain`, with the best step's metrics as further fields: `imitation_loss`, `imitation_validation_loss[/TASK]`."""
+    """Report, with the best step's metrics as further fields: `imitation_loss`, `imitation_validation_loss[/TASK]`."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -30,19 +29,19 @@ class LanguageImitation(Document):
     num_parameters: int
     num_tokens: int  # Size of the vocabulary.
     num_steps: int
-    best_step: int  # Step of the lowest validation loss, whose weights are saved; 0 without imitation.
+    best_step: int  # Step of the saved weights; 0 without imitation.
     weights: str  # Hash of the saved weights.
     parse_rates: dict[str, ParseRate]  # By text task.
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss and a report with the parse rates. After an error the folder has no policy.
+    """Write the policy with the lowest validation loss, and a report. After an error the folder has no policy.
 
-    Raises UnreadableError if a parse rate is too low, NonFiniteError if a weight is not finite, TooLongError (before imitation) beyond the
-    model's context.
+    Raises UnreadableError for a low parse rate, NonFiniteError for a weight, TooLongError (before imitation) beyond the model's context.
     """
-    settings, table = _seen_by_imitation(work.settings), read_boards(work.inputs["join_boards"])
-    config, num_steps = settings.language, settings.pretrain.num_steps
+    settings, table = work.settings, read_boards(work.inputs["join_boards"])
+    # Defaults for the settings that imitation does not read, because the policy's folder must not depend on them.
+    config, num_steps = settings.language.model_copy(update=unread_by_pretrain(LANGUAGE)), settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
@@ -70,8 +69,3 @@ def body(work: Work) -> None:
         **({} if best is None else {name.removeprefix("language/"): value for name, value in best.metrics.items()}),
     )
     write_document(work.folder / REPORT, report)
-
-
-def _seen_by_imitation(settings: Settings) -> Settings:
-    """Return defaults for the settings that imitation does not read, because the policy's folder must not depend on them."""
-    return settings.model_copy(update={"language": settings.language.model_copy(update=unread_by_pretrain(LANGUAGE))})

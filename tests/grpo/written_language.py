@@ -15,7 +15,7 @@ from grpo.language.learn.rollouts import Grader, LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import grade
-from grpo.language.text.tokenizer import chess_tokenizer
+from grpo.language.text.tokenizer import ChessTokenizer
 from grpo.settings.tree import Settings, read_settings
 from grpo.train.trainer import Trainer
 
@@ -38,7 +38,7 @@ def settings(**changes: object) -> Settings:
 
 def writer(config: Settings, *, seed: int = 0) -> LanguagePolicy:
     """Return a policy whose tokens are drawn much as `WORDS` says, whatever was written before."""
-    tokenizer = chess_tokenizer()
+    tokenizer = ChessTokenizer()
     torch.manual_seed(seed)
     end = tokenizer.eos_token_id
     network = gpt2_network(

@@ -99,15 +99,10 @@ def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Gener
 
 
 def _answer(policy: LanguagePolicy, prompt: tuple[int, ...], written: Sequence[tuple[int, float]]) -> GeneratedAnswer:
-    ids, log_probs = [token for token, _ in written], tuple(log_prob for _, log_prob in written)
+    ids, log_probs = zip(*written, strict=True)
     is_truncated = ids[-1] != policy.end_id
-    return GeneratedAnswer(
-        text=str(policy.tokenizer.decode(ids if is_truncated else ids[:-1], clean_up_tokenization_spaces=False)),
-        is_truncated=is_truncated,
-        prompt_ids=prompt,
-        token_ids=tuple(ids),
-        log_probs=log_probs,
-    )
+    text = str(policy.tokenizer.decode(list(ids if is_truncated else ids[:-1]), clean_up_tokenization_spaces=False))
+    return GeneratedAnswer(text=text, is_truncated=is_truncated, prompt_ids=prompt, token_ids=ids, log_probs=log_probs)
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:

@@ -60,9 +60,9 @@ def moves_with_retries(
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return a reply for each board, without a move if `language.max_questions` answers named no legal move.
+    """Return a reply for each board, without a move if `language.max_questions` answers name no legal move.
 
-    The first answer is sampled at `temperature`; None means greedy. Retries are sampled at T = 1, because a greedy answer would not change.
+    The first answer is sampled at `temperature`, None means greedy; retries at T = 1, because a greedy answer would not change.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
@@ -91,7 +91,7 @@ def moves_with_retries(
 
 class LanguagePlayer:
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
-        """Draw one number from `rng`, the root of all games' streams. `temperature` as in `moves_with_retries`."""
+        """Draw one number from `rng`, the root of all games' streams."""
         self.name = name
         self._generator = generator
         self._temperature = temperature
@@ -104,13 +104,11 @@ class LanguagePlayer:
 
 
 class LanguageMoveFinder:
-    """Chooses the UCI engine's moves."""
-
     def __init__(self, generator: AnswerGenerator) -> None:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the named move; a repeated `go` gives the same move, because seed, game number and ply name the random stream."""
+        """Seed, game number and ply name the random stream, so a repeated `go` gives the same move."""
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())
         (reply,) = moves_with_retries(self._generator, [board], temperature=temperature, streams=[stream], allowed=allowed)

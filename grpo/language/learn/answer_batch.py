@@ -26,7 +26,7 @@ class AnswerBatch:
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
-        """Return token ids of prompts and answers as a batch on the policy's device. Raises TooLongError beyond the model's context."""
+        """Batch token ids on the policy's device. Raises TooLongError beyond the model's context."""
         context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if context is not None and longest > context:
             raise TooLongError(
@@ -41,11 +41,8 @@ class AnswerBatch:
             input_ids[row, start:end] = torch.tensor([*prompt, *answer])
             mask[row, start:end] = 1
             targets[row, : len(answer)] = torch.tensor(answer)
-        return cls(
-            input_ids=input_ids[:, :-1].to(policy.device),
-            attention_mask=mask[:, :-1].to(policy.device),
-            targets=targets.to(policy.device),
-        )
+        device = policy.device
+        return cls(input_ids=input_ids[:, :-1].to(device), attention_mask=mask[:, :-1].to(device), targets=targets.to(device))
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -7,7 +7,7 @@ move has value 0, a loss, without a retry, which would hide illegal answers.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Final
 
 import chess
@@ -52,7 +52,7 @@ class EvaluationBoards:
             raise ValueError("the dataset has no boards in its heldout split")
         of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
         in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
-        chosen = [rows[index] for index in sorted([index for index, _ in zip(in_turn, range(config.num_heldout_boards), strict=False)])]
+        chosen = [rows[index] for index in sorted(islice(in_turn, config.num_heldout_boards))]
         for row in chosen:
             if row["strong_values"] is None:
                 raise ValueError(f"{row['fen']} has no values of the deeper search")
@@ -86,7 +86,7 @@ class LanguageEvaluation:
                 if (rows := scores.phases == index).any():
                     metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
         if len(self.is_whole) > 1:  # A single board gives no standard error.
-            metrics["heldout/regret_best_stderr"] = _stderr(scores.regret_best)
+            metrics["heldout/regret_best_stderr"] = float(scores.regret_best.std(ddof=1)) / math.sqrt(len(scores.regret_best))
         return metrics
 
 
@@ -103,16 +103,10 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         boards.worth([named_move(*pair)[0] for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
         for number in range(_NUM_SAMPLED)
     ]
-    expected = np.mean(drawn, axis=0)
-    tops = np.array([max(values.values()) for values in boards.values])
-    scores = HeldoutScores(
-        regret_best=tops - boards.worth(best),
-        regret_sampled=tops - expected,
-        expected_value=expected,
-        phases=boards.phases,
-    )
+    value = np.mean(drawn, axis=0)
+    top = np.array([max(values.values()) for values in boards.values])
     return LanguageEvaluation(
-        scores=scores,
+        scores=HeldoutScores(regret_best=top - boards.worth(best), regret_sampled=top - value, expected_value=value, phases=boards.phases),
         is_whole=np.array([answer.is_readable for answer in read]),
         is_legal=np.array([move is not None for move in best]),
     )
@@ -142,7 +136,3 @@ def heldout_reward(policy: LanguagePolicy, examples: Sequence[Example], grader: 
         rewards=np.array([grade.total() for grade in grades]),
         is_readable=np.array([grade.reading.is_readable for grade in grades]),
     )
-
-
-def _stderr(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1)) / math.sqrt(len(values))

@@ -29,7 +29,7 @@ _VALIDATION_BATCH: Final = 64
 def imitate(
     policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
-    """Yield a record at each validation measurement; the policy gets the weights with the lowest validation loss.
+    """Yield a record at each validation measurement; the policy gets the weights with the lowest loss.
 
     Raises NonFiniteError if a loss is not finite, TooLongError if an example exceeds the model's context.
     """

@@ -1,6 +1,6 @@
 """Exact entropy, KL divergence and log-probability of answers' tokens, over the whole vocabulary.
 
-Legend: B answers, T tokens of the longest answer (padded on the right), K tokens of all answers, V tokens of the vocabulary.
+Legend: B answers, T tokens of the longest answer.
 """
 
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ from torch import Tensor
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 
-# Precision -> largest allowed gap, in nats, between a token's sampled and scored log-probability. A key-value cache rounds differently from
-# one forward pass over the text: by 1e-6 in float32, by 1e-2 in bfloat16.
+# Precision -> largest allowed gap, in nats, between a token's sampled and scored log-probability. Rounding of the key-value cache makes
+# gaps of 1e-6 in float32 and 1e-2 in bfloat16.
 MAX_GAP: Final = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32). Limits memory; does not change the result.
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split rows into pieces of at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits, for one forward pass each."""
+    """Split rows into pieces of at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits."""
     vocabulary: int = policy.network.config.get_text_config().vocab_size
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
@@ -33,7 +33,6 @@ class ExactMeasures:
     entropy: Tensor  # [B, T] nats at temperature 1: -sum p ln p over the vocabulary.
     kl: Tensor  # [B, T] nats at the loss's temperature: KL(policy || reference) = sum p (ln p - ln q).
     log_probs: Tensor  # [B, T] nats at the loss's temperature.
-    mask: Tensor  # [B, T] bool: True for the answer's tokens, end token included.
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
         """Return entropy and KL of each answer, summed over its tokens, [B] each; each token's KL is exact, so none is negative.
@@ -50,10 +49,10 @@ def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: Ans
     for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
         part = batch.select_rows(rows)
         logits = part.logits(policy)
-        ours = token_distribution(logits, temperature=temperature)
-        theirs = token_distribution(part.logits(reference), temperature=temperature)
-        at_one = ours if temperature == 1 else token_distribution(logits, temperature=1.0)
-        measured = torch.stack([at_one.entropy(), ours.kl_to(theirs), ours.log_prob(part.tokens[:, None])[:, 0]])
+        current = token_distribution(logits, temperature=temperature)
+        initial = token_distribution(part.logits(reference), temperature=temperature)
+        at_one = current if temperature == 1 else token_distribution(logits, temperature=1.0)
+        measured = torch.stack([at_one.entropy(), current.kl_to(initial), current.log_prob(part.tokens[:, None])[:, 0]])
         measures[:, rows] = measures[:, rows].masked_scatter(part.is_token.expand(3, -1, -1), measured)
     entropy, kl, log_probs = measures
-    return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs, mask=batch.is_token)
+    return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs)

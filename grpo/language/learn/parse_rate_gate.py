@@ -8,7 +8,7 @@ from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.policy import LanguagePolicy
-from grpo.language.text.examples import Example, LanguageBoards, MoveExample
+from grpo.language.text.examples import LanguageBoards, MoveExample
 from grpo.language.text.tasks import MoveAnswer, TextTask
 from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
@@ -42,7 +42,7 @@ def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) ->
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]
-    return {task: _rate(policy, _prompts(boards, task, seed), seed=seed) for task in tasks}
+    return {task: _rate(policy, boards, task, seed=seed) for task in tasks}
 
 
 def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
@@ -59,7 +59,7 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError if a rate after `num_steps` steps of imitation is below `language.min_parse_rate`."""
+    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` counts steps of imitation."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return
@@ -72,14 +72,10 @@ def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfi
     )
 
 
-def _prompts(boards: LanguageBoards, task: TextTask, seed: int) -> list[Example]:
+def _rate(policy: LanguagePolicy, boards: LanguageBoards, task: TextTask, *, seed: int) -> ParseRate:
     rng = numpy_stream(seed, "gate", task)
     indices = rng.choice(len(boards), size=min(_NUM_PROMPTS, len(boards)), replace=False)
-    return [boards.example(int(index), task, rng=rng) for index in indices]
-
-
-def _rate(policy: LanguagePolicy, examples: list[Example], *, seed: int) -> ParseRate:
-    task = examples[0].task
+    examples = [boards.example(int(index), task, rng=rng) for index in indices]
     streams = [numpy_stream(seed, "gate", task, number) for number in range(len(examples))]
     answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
     readings = [example.read(answer.text) for example, answer in zip(examples, answers, strict=True)]

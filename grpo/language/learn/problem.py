@@ -1,6 +1,6 @@
-"""GRPO of a language model: the `Problem` that `Trainer` solves when a policy answers prompts. Each token is a state of the loss.
+"""GRPO of a language model: the `Problem` of `Trainer` for a policy that answers prompts. A token is a state of the loss.
 
-Legend: B answers, T tokens of the longest answer, K tokens of all answers of a piece.
+Legend: K tokens of all answers of a piece, V tokens of the vocabulary.
 """
 
 import math
@@ -44,7 +44,7 @@ class LanguageProblem:
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
-        """Raises NonFiniteError for a weight, logit or reward, InvariantError if sampled and scored log-probabilities differ."""
+        """Raises InvariantError if sampled and scored log-probabilities differ by more than `MAX_GAP`."""
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
         rollout = sampler.rollout(
@@ -92,15 +92,13 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return an answer's mean entropy at T = 1 and its bound per token, ln(size of the vocabulary), in nats."""
-        return rollout.entropy, self._log_vocabulary
+        """The second number, ln(size of the vocabulary), bounds a token's entropy."""
+        return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
-        """Return an answer's mean KL(policy || reference) in nats."""
-        return rollout.kl_reference
+        return rollout.measures.of_answers()[1].cpu().mean().item()
 
     def probe(self, _part: Batch[AnswerBatch], terms: Terms, *_others: object) -> dict[str, Tensor]:
-        """Return each token's KL term of the loss, [K]."""
         return {"kl_term": terms.weighted["reference_kl"]}
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:

@@ -3,10 +3,9 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from grpo.language.learn.logprobs import ExactMeasures, exact_measures
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example
 from grpo.language.text.rewards import Grades
-from grpo.language.text.tasks import MoveAnswer, Reading, TextTask
+from grpo.language.text.tasks import MoveAnswer, TextTask
 from grpo.settings.tree import Settings
 from grpo.train.objective import group_advantages
 
@@ -30,20 +29,13 @@ class GradedAnswer:
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float  # Points that GRPO trains on: sum of the graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
-
-    @property
-    def text(self) -> str:
-        return self.answer.text
-
-    @property
-    def reading(self) -> Reading:
-        return self.grades.reading
+    reward: float  # Points that GRPO trains on: graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
 
     @property
     def decision(self) -> str | None:
         """The best move (move task) or the text (environment task)."""
-        return self.reading.best if isinstance(self.reading, MoveAnswer) else self.text.strip()
+        reading = self.grades.reading
+        return reading.best if isinstance(reading, MoveAnswer) else self.answer.text.strip()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -59,28 +51,18 @@ class LanguageRollout:
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the answers in the loss, which leaves out truncated answers."""
+        """Indices of the answers in the loss: all but truncated answers."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
     def row_weights(self) -> Tensor:
-        """[B], the answers' numbers of tokens."""
+        """[B], numbers of tokens."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
     def largest_gap(self) -> float:
         """Largest gap, in nats, between a token's sampled and scored log-probability."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
-
-    @property
-    def entropy(self) -> float:
-        """An answer's mean entropy at T = 1, in nats."""
-        return self.measures.of_answers()[0].cpu().mean().item()
-
-    @property
-    def kl_reference(self) -> float:
-        """An answer's mean KL(policy || reference), in nats."""
-        return self.measures.of_answers()[1].cpu().mean().item()
 
     @property
     def rewards(self) -> Tensor:
@@ -91,10 +73,6 @@ class LanguageRollout:
     def totals(self) -> Tensor:
         """[B] points, all parts at full weight."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
-
-    def of_task(self, task: TextTask) -> Tensor:
-        """Return a mask of the answers, [B] bool."""
-        return torch.tensor([answer.example.task == task for answer in self.answers])
 
     def groups(self) -> Iterator[tuple[GradedAnswer, ...]]:
         for start in range(0, len(self.answers), self.group_size):
@@ -140,26 +118,20 @@ class AnswerSampler:
 
 
 def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
-    """Return the metrics over all answers and by text task."""
-    every_answer = torch.ones(len(rollout.answers), dtype=torch.bool)
-    by_task = {"": every_answer} | {f"/{task.value}": rollout.of_task(task) for task in TextTask}
-    metrics: dict[str, float] = {}
-    for suffix, rows in by_task.items():
+    metrics = {f"language/{name}": value for name, value in _of(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
+    for task in TextTask:
+        rows = torch.tensor([answer.example.task == task for answer in rollout.answers])
         if rows.any():
-            metrics |= {f"language/{name}{suffix}": value for name, value in _of(rollout, rows).items()}
-    totals, rewards = rollout.totals, rollout.rewards
-    entropies, divergences = rollout.measures.of_answers()
-    num_tokens = rollout.measures.mask.sum()
-    token_entropy = (entropies.sum() / num_tokens).item()
-    moves = rollout.of_task(TextTask.MOVE)
+            metrics |= {f"language/{name}/{task}": value for name, value in _of(rollout, rows).items()}
     legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == TextTask.MOVE]
+    entropies, divergences = rollout.measures.of_answers()
     return {
         **metrics,
-        **({"language/legal_rate": sum(legal) / len(legal)} if moves.any() else {}),
+        **({"language/legal_rate": sum(legal) / len(legal)} if legal else {}),
         **_reward_parts(rollout),
-        "language/reward_std": totals.std().item(),
-        "language/reward_trained": rewards.mean().item(),
-        "language/token_entropy": token_entropy,
+        "language/reward_std": rollout.totals.std().item(),
+        "language/reward_trained": rollout.rewards.mean().item(),
+        "language/token_entropy": (entropies.sum() / rollout.batch.is_token.sum()).item(),
         "language/kl_max": divergences.max().item(),
         "language/sampled_scored_gap": rollout.largest_gap,
     }
@@ -169,17 +141,16 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
     """Return the metrics of the answers `rows`, [B] bool: complete groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
-    read = [answer.reading for answer in answers]
     advantages = rollout.advantages[rows].view(-1, rollout.group_size)
     groups = [group for group, holds in zip(rollout.groups(), rows.tolist()[:: rollout.group_size], strict=True) if holds]
     return {
         "reward_mean": rollout.totals[rows].mean().item(),
-        "parse_rate": _fraction(answer.is_readable for answer in read),
+        "parse_rate": sum(answer.grades.reading.is_readable for answer in answers) / len(answers),
         "truncated": rollout.is_truncated[rows].double().mean().item(),
         "answer_tokens": sum(len(answer.answer.token_ids) for answer in answers) / len(answers),
         "entropy": entropies.mean().item(),
         "kl_reference": divergences.mean().item(),
-        "zero_variance_groups": _fraction((advantages == 0).all(1).tolist()),
+        "zero_variance_groups": (advantages == 0).all(1).double().mean().item(),
         "agreement": sum(map(agreement, groups)) / len(groups),
     }
 
@@ -190,14 +161,8 @@ def agreement(group: Sequence[GradedAnswer]) -> float:
 
 
 def _reward_parts(rollout: LanguageRollout) -> dict[str, float]:
-    """Return each part's mean over the answers that have the part."""
-    values_by_part: dict[str, list[float]] = {}
+    values_by_part = defaultdict(list)
     for answer in rollout.answers:
         for part, value in answer.grades.parts.items():
-            values_by_part.setdefault(part, []).append(value)
+            values_by_part[part].append(value)
     return {f"language/reward/{part}": sum(values) / len(values) for part, values in values_by_part.items()}
-
-
-def _fraction(flags: Any) -> float:
-    listed = list(flags)
-    return sum(map(bool, listed)) / len(listed)

@@ -26,7 +26,7 @@ class LanguageModelError(PlainError, RuntimeError):
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit of `language.revision`, so that all files come from one commit; 40 hex digits are returned without asking the hub.
+    """Return the commit of `language.revision`, so that all files come from one commit; 40 hex digits need no hub.
 
     The local cache serves if the hub cannot be reached. Raises LanguageModelError if neither has the model.
     """
@@ -52,7 +52,7 @@ def quieten_transformers() -> None:
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """Return model and tokenizer of a hub's name at a commit, or of a folder (empty `revision`).
 
-    Raises LanguageModelError unless the files are a complete causal language model with its tokenizer.
+    Raises LanguageModelError unless they are a complete causal language model with its tokenizer.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -97,13 +97,13 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     """
     from transformers import AutoTokenizer
 
-    from grpo.language.text.tokenizer import CHESS_TOKENS, chess_tokenizer
+    from grpo.language.text.tokenizer import CHESS_TOKENS, ChessTokenizer
 
     if (tokens := Path(name) / CHESS_TOKENS).is_file():
-        chess_tokens = chess_tokenizer()
-        if read_json(tokens) != chess_tokens.convert_ids_to_tokens(list(range(len(chess_tokens)))):
+        chess_tokenizer = ChessTokenizer()
+        if read_json(tokens) != chess_tokenizer.convert_ids_to_tokens(list(range(len(chess_tokenizer)))):
             raise IncompatibleError(f"{name}: the tokens differ from this code's chess tokenizer; use the code that made the model")
-        return chess_tokens
+        return chess_tokenizer
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
     if tokenizer.eos_token_id is None:
         raise LanguageModelError(

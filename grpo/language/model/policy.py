@@ -22,7 +22,6 @@ from grpo.settings.language import SMALL, LanguageConfig, model_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-
 _WEIGHTS: Final = "model.safetensors"  # Name given by transformers.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of safetensors' errors.
 
@@ -70,19 +69,18 @@ class LanguagePolicy:
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy with the same network object at another precision."""
+        """Return a policy that shares the network object."""
         other = copy.copy(self)
         other.precision = precision
         return other
 
     def copied(self) -> Self:
-        """Return a policy with a deep copy of the network."""
         other = copy.copy(self)
         other.network = copy.deepcopy(self.network)
         return other
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in transformers' format, and this project's facts. Raises OSError with its errno."""
+        """Write model and tokenizer in transformers' format, and this project's facts."""
         existing = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:
@@ -108,9 +106,8 @@ class LanguagePolicy:
             origin = ModelOrigin(**facts["origin"])
         except (KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise IncompatibleError(
-                f"{folder}: this code does not know the model's settings ({reason}); use the code that made it"
-            ) from error
+            message = f"{folder}: this code does not know the model's settings ({reason}); use the code that made it"
+            raise IncompatibleError(message) from error
         network, tokenizer = network_of_files(str(folder), "")
         refuse_non_finite(network, folder / _WEIGHTS)
         return cls(network, tokenizer, device, config, origin=origin)
@@ -155,8 +152,7 @@ class LanguagePolicy:
 
     def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
         """Return the last columns' logits, [rows, num_last, vocabulary] float32."""
-        output = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False)
-        scores: torch.Tensor = output.logits
+        scores: torch.Tensor = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False).logits
         return scores[:, -num_last:].float()
 
 
@@ -165,12 +161,11 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     quieten_transformers()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model
-        from grpo.language.text.tokenizer import chess_tokenizer
+        from grpo.language.text.tokenizer import ChessTokenizer
 
-        tokens = chess_tokenizer()
-        return LanguagePolicy(
-            new_small_model(config, tokens, seed=seed), tokens, device, config, origin=ModelOrigin(model=SMALL, commit="")
-        )
+        chess_tokenizer = ChessTokenizer()
+        small = new_small_model(config, chess_tokenizer, seed=seed)
+        return LanguagePolicy(small, chess_tokenizer, device, config, origin=ModelOrigin(model=SMALL, commit=""))
     folder = model_folder(config.model)
     commit = hub_commit(config) if folder is None else ""
     network, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)

@@ -12,7 +12,6 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
-
 # Standard deviation of initial weights times sqrt(width). With GPT-2's 0.02, meant for width 768, width 64 learns late to copy squares.
 _SPREAD: Final = 0.6
 _NUM_HEADS: Final = 4
@@ -44,7 +43,7 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Sharper logits, because an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
+        # Sharper logits: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 

@@ -49,7 +49,7 @@ class Example(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """The tuples are parallel, one entry per legal move, in ascending order of action id."""
+    """Each tuple has one entry per legal move, by ascending action id."""
 
     task = TextTask.MOVE
     moves: tuple[str, ...]  # UCI.
@@ -76,9 +76,9 @@ class EnvironmentExample(Example):
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Return the move example of a row of `BOARD_SCHEMA`; the target lists the five best moves, best first.
+    """Make an example of a row of `BOARD_SCHEMA`; the target lists the five best moves, best first.
 
-    `sorted` is stable, so the lower action id comes first among equal values.
+    `sorted` is stable: the lower action id comes first among equal values.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -96,17 +96,17 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Return the environment example of a move (UCI), whose history is the last `num_history_moves` moves, this move included.
+    """Make an example of a move (UCI); its history is the last `num_history_moves` moves, this move included.
 
     RookWorld's rewards for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), otherwise 0.001.
     """
-    after = board.copy()
+    after, outcome = board.copy(), None
     truncated = chess.Move.from_uci(move) not in board.legal_moves
     if not truncated:
         after.push_uci(move)
-    outcome = None if truncated else after.outcome()
+        outcome = after.outcome()
     reward = -1.0 if truncated else 0.001 if outcome is None else 0.5 if outcome.winner is None else 1.0
-    history = ([earlier.uci() for earlier in board.move_stack] + [move])[-num_history_moves:] if num_history_moves else []
+    history = [*(earlier.uci() for earlier in board.move_stack), move][-num_history_moves:] if num_history_moves else []
     return EnvironmentExample(
         prompt=environment_prompt(board.fen(), move, history),
         target=write_environment_answer(after.fen(), reward, terminated=outcome is not None, truncated=truncated),
@@ -120,7 +120,7 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 
 
 class LanguageBoards:
-    """One split of the dataset as examples of both text tasks."""
+    """Examples of both text tasks from one split of the dataset."""
 
     def __init__(self, table: pa.Table, split: Split, config: LanguageConfig) -> None:
         """Keep the split's rows of a table of `BOARD_SCHEMA`; raises ValueError without rows."""

@@ -1,13 +1,13 @@
-"""Graded reward of an answer: a small part for the format, most of it for the chess.
+"""Graded reward of an answer, mostly for the chess, little for the format.
 
-Each part of `CHESS` lies in [0, 1] before its weight. The target answer gets the maximum of every part; no text gets more.
+Parts of `CHESS` lie in [0, 1] before their weights. The target answer gets every part's maximum; no text gets more.
 
 structure, parsing
     With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise
     N, so longer texts never gain.
 move_quality
-    Summed quality of the listed moves, divided by the five best moves'. Quality is (value - worst) / (best - worst), 1 if all values are
-    equal, 0 for illegal and repeated moves.
+    Summed quality of the listed moves / of the five best moves. Quality is (value - worst) / (best - worst), 1 if all values are equal,
+    0 for illegal and repeated moves.
 evaluation
     Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with `p = win_probability` and e in pawns.
     Illegal, repeated and unevaluated moves count 0.
@@ -88,7 +88,7 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer) -> dict[str, float]:
     }
     truth = dict(zip(example.moves, example.evaluations, strict=True))
     evaluations = (*answer.evaluations, *[None] * NUM_MOVES)
-    # Only the first listing of a move counts.
+    # Reversed, because only the first listing of a move counts.
     first = {move: stated for move, stated in reversed(list(zip(answer.moves, evaluations, strict=False))) if move and move in quality}
     top = sorted(quality.values(), reverse=True)[:NUM_MOVES]
     closeness = [

@@ -42,24 +42,22 @@ def move_prompt(fen: str) -> str:
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
-    """Return the prompt; `history` ends with `move`."""
+    """`history` ends with `move`."""
     return f"A: {fen}+{move}+{' '.join(history)}+"
 
 
 def write_move_answer(moves: Sequence[str], evaluations: Sequence[float], best: str) -> str:
-    """Return an answer to `move_prompt`; evaluations in pawns."""
+    """`evaluations` are pawns."""
     return f" {' '.join(moves)}{_GAP}E: {' '.join(f'{number:.2f}' for number in evaluations)}{_GAP}B: {best}"
 
 
 def write_environment_answer(fen: str, reward: float, *, terminated: bool, truncated: bool) -> str:
-    """Return an answer to `environment_prompt`; `fen` is the position after the move."""
+    """`fen` is the position after the move."""
     return f"{fen}+{reward}+{int(terminated)}+{int(truncated)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """A parsed answer: counts of valid sections and fields."""
-
     num_sections: int  # Sections in the right order with at least one valid field.
     num_sections_expected: int  # Expected plus extra sections.
     num_fields: int  # Valid fields of these sections.
@@ -77,7 +75,7 @@ class MoveAnswer(Reading):
 
     moves: tuple[str | None, ...]  # UCI, legal or not, at most the expected number; None for other words.
     evaluations: tuple[float | None, ...]  # Pawns for the player to move, parallel to `moves`.
-    best: str | None  # The first word of section B if it is a move.
+    best: str | None  # First word of section B if it is a move.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

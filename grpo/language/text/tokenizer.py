@@ -1,8 +1,8 @@
 """Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
 A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before it; a small model would spend its
-training on counting. Here `knight on f3` is one token and `nothing on a4` another. Encoding splits a piece placement into squares, which
-decoding joins again. Unknown text is encoded as bytes. Decoding is the exact inverse of encoding.
+training on counting. Here `knight on f3` is one token and `nothing on a4` another. Unknown text is encoded as bytes. Decoding is the exact
+inverse of encoding.
 """
 
 import itertools
@@ -98,10 +98,6 @@ class ChessTokenizer(PreTrainedTokenizer):
 
     def _convert_id_to_token(self, index: int) -> str:
         return self._tokens[index]
-
-
-def chess_tokenizer() -> ChessTokenizer:
-    return ChessTokenizer()
 
 
 def _squares(placement: str) -> list[str] | None:

@@ -19,7 +19,7 @@ from grpo.language.learn.rollouts import AnswerSampler, LanguageRollout
 from grpo.language.model.policy import LanguagePolicy, ModelOrigin
 from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.rewards import Grades, grade
-from grpo.language.text.tokenizer import chess_tokenizer
+from grpo.language.text.tokenizer import ChessTokenizer
 from grpo.settings.tree import Settings
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ PROMPTS = [
 def policy_of(make: Callable[..., PreTrainedModel], **settings: object) -> LanguagePolicy:
     """Return a policy with random weights, large enough that distributions are far from even."""
     torch.manual_seed(0)
-    network = make(len(tokenizer := chess_tokenizer()), **(NO_DROPOUT if make is gpt2_network else {}))
+    network = make(len(tokenizer := ChessTokenizer()), **(NO_DROPOUT if make is gpt2_network else {}))
     return LanguagePolicy(network, tokenizer, CPU, settings_of(**settings).language, origin=ModelOrigin(model="test", commit=""))
 
 
@@ -87,7 +87,7 @@ def distributions(network: PreTrainedModel, prompt: torch.Tensor, num_tokens: in
 def test_entropy_and_divergence_of_answers_are_those_of_whole_answers() -> None:
     torch.manual_seed(0)
     one, other = (GPT2LMHeadModel(GPT2Config(vocab_size=5, n_positions=16, n_embd=16, n_layer=1, n_head=2)).eval() for _ in range(2))
-    origin, tokenizer = ModelOrigin(model="test", commit=""), chess_tokenizer()
+    origin, tokenizer = ModelOrigin(model="test", commit=""), ChessTokenizer()
     policy, reference = (LanguagePolicy(network, tokenizer, CPU, settings_of().language, origin=origin) for network in (one, other))
     with torch.no_grad():
         for network in (one, other):

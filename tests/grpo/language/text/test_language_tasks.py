@@ -17,7 +17,7 @@ from grpo.language.text.tasks import (
     write_environment_answer,
     write_move_answer,
 )
-from grpo.language.text.tokenizer import END, PAD, chess_tokenizer
+from grpo.language.text.tokenizer import END, PAD, ChessTokenizer
 
 START = chess.STARTING_FEN
 AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"
@@ -138,7 +138,7 @@ def test_similarity_worked_by_hand() -> None:
 # Tokens.
 
 
-TOKENIZER = chess_tokenizer()
+TOKENIZER = ChessTokenizer()
 WRITTEN = ["e2e4", "e7e8q", "a7b8n", "h2h1r"]
 
 
