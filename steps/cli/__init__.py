@@ -1,1 +1,1 @@
-"""The command `chess-grpo`: a parser, and one module a command."""
+"""The command `chess-grpo`: a parser, and one module per command."""

@@ -1,4 +1,4 @@
-"""The command `chess-grpo export`: a policy as a folder of safetensors and JSON, with its model card."""
+"""The command `chess-grpo export`."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ from steps.track.find import FoundPolicy, find_policy
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path, resolve_path=True))
 def command(model: str, out: Path) -> int:
-    """Export a policy to the new folder OUT for other programs: its weights as safetensors, the JSON that describes it, a model card.
+    """Write a policy's weights (safetensors), facts (JSON) and model card to the new folder OUT.
 
     MODEL is champion, peak, a run's id or a folder (docs/commands.md).
     """

@@ -20,7 +20,7 @@ MAX_PORT: Final = 65_535
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--config` and `--set`, for `given_settings`, to a command."""
+    """Add the options `--config` and `--set` to a command; `given_settings` reads them."""
     values = click.option(
         "--set", "values", multiple=True, metavar="KEY=VALUE", help='A setting, such as boards.num_train=3000; TOML: text needs "quotes".'
     )
@@ -28,20 +28,19 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
-    """Return the settings of these options; raises ConfigError for invalid ones."""
-    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Here, because it costs most of the start of a command without settings.
+    """Return the settings of `--config` and `--set`. Raises ConfigError."""
+    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Slow to import, and few commands need settings.
 
     return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *values]))
 
 
 def open_in_browser(address: str) -> None:
-    """Open a page where there is a desktop."""
+    """Open a page, if there is a desktop."""
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
         webbrowser.open(address)
 
 
 def _temperature(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    """Return a temperature: `BEST_MOVE`, or one at which moves are sampled."""
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number")
     try:

@@ -1,4 +1,4 @@
-"""Parses and opens players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
+"""Players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
 
 import os
 import re
@@ -33,32 +33,23 @@ _AT_TEMPERATURE: Final = re.compile(r"(.+)@([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 class ContestantError(PlainError, ValueError):
-    """A text is not a player; the message says what is allowed."""
+    """A text is not a player; the message lists the allowed forms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A parsed player that is not opened yet: a policy, an engine, or neither, which moves at random."""
+    """A parsed player: a policy (has `model`), an engine (has `limit`), or a random mover (has neither)."""
 
-    text: str
-    """As the user wrote it."""
-    model: str = ""
-    """For a policy: its name, one of `POLICY_NAMES`."""
-    temperature: float | None = None
-    """For a policy: None plays the best move."""
-    engine: str | None = None
-    """For an engine: its path; None is this machine's Stockfish."""
-    limit: str = ""
-    """For an engine: the arguments of UCI's `go`."""
-    random_share: float = 0.0
-    """For an engine: the probability that a move is random instead."""
+    text: str  # As typed.
+    model: str = ""  # A policy's name, one of `POLICY_NAMES`.
+    temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
+    engine: str | None = None  # An engine's path; None is this machine's Stockfish.
+    limit: str = ""  # An engine's search limit, the arguments of UCI's `go`: "nodes 50".
+    random_share: float = 0.0  # Probability, below 1, that a random move replaces an engine's move.
 
 
 def parse_contestant(text: str) -> Contestant:
-    """Return the player that a text names.
-
-    Raises ContestantError, which says what is allowed.
-    """
+    """Return the player that a text names. Raises ContestantError."""
     if text == _RANDOM:
         return Contestant(text=text)
     if text.partition(":")[0] in (_STOCKFISH, "uci"):
@@ -88,25 +79,23 @@ def _unreadable(text: str) -> ContestantError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """An opened player."""
+    """A player that can move."""
 
     player: "Player"
-    about: str
-    """Its name with run, step and hash of a policy, or name and hash of an engine."""
-    move_probabilities: "MoveProbabilities | None" = None
-    """Of a policy, for the notes of its games."""
+    about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
+    move_probabilities: "MoveProbabilities | None" = None  # A policy's probabilities, for the comments in its games.
 
 
 @contextmanager
 def entered(
     contestants: Sequence[Contestant], machine: Machine, *, seed: int, says: Callable[[str], None] | None = None
 ) -> Iterator[list[Entrant]]:
-    """Yield the opened players in order; their engines run while the block lasts.
+    """Yield the opened players in order; their engines run until the block ends.
 
-    Each has random streams of its own below the seed, even when a player plays against itself. An engine that fails to name a legal move
-    loses the game, and `says` takes the line about it; without `says` the match ends.
+    Each player has its own random stream, so a player can meet itself. An engine without a legal move loses the game, and `says` prints a
+    line; without `says` the match ends with an error.
 
-    Raises what `find_policy` raises, before torch is imported; EngineMissingError when there is no such engine.
+    Raises `find_policy`'s errors (before torch is imported), ContestantError, or EngineMissingError.
     """
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
@@ -135,7 +124,7 @@ def entered(
 
 
 def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
-    """Return a policy. Raises ContestantError if there is none of this name, which is like that of another kind of player."""
+    """Return a policy. An unknown name that resembles `random` or `stockfish` raises ContestantError, not NotFoundError."""
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:

@@ -1,4 +1,4 @@
-"""The command `chess-grpo show`: one run with command, steps, results, findings and locations."""
+"""The command `chess-grpo show`."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,17 +19,13 @@ from steps.run.terminal import duration
 from steps.track.find import LAST, find_run
 from steps.track.sweep import SWEEP
 
-_HASH: Final = 12
+_HASH: Final = 12  # Printed digits of a hash.
 
 
 @click.command()
 @click.argument("name", metavar="[RUN]", default=LAST)
 def command(name: str) -> int:
-    """Show one run, by default the last.
-
-    Its command with the settings that differ from its preset, its steps, its results with 95 % intervals, findings of the diagnosis, and
-    where champion, report and card are; why it failed, if it did.
-    """
+    """Show a run (default: the last): status, error, settings, command, steps, results with 95 % intervals, findings, files."""
     machine = Machine.here()
     store = Store.of(machine)
     run = find_run(name, store, has=lambda _: True)
@@ -40,7 +36,6 @@ def command(name: str) -> int:
 
 
 def _head(run: Run, store: Store) -> Iterator[str]:
-    """Yield status, cause and remedy of a failure, command, and the settings that differ from the preset."""
     facts, code = run.facts, run.facts["code"]
     yield f"Run {run.name}: {status_of(run)}"
     rows = {
@@ -96,7 +91,7 @@ def _findings(run: Run, results: Results | None, store: Store) -> Iterator[str]:
 
 
 def _locations(run: Run, store: Store) -> list[tuple[str, str]]:
-    """Return (name, location) of a run's champion, page of games, report, card and training output."""
+    """Return (name, path, address or command) of a run's outputs."""
     rows = []
     if (selected := run.output_of("select")) is not None:
         rows += [(name, f"{store.place(selected)}/{part}") for name, part in (("champion", CHAMPION), ("games", GAMES_PAGE))]

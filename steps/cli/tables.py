@@ -1,4 +1,4 @@
-"""Formats text tables, times and durations."""
+"""Text tables and times."""
 
 import time
 from collections.abc import Iterable, Sequence
