@@ -20,7 +20,6 @@ from steps.run.work import JOURNAL
 from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
 _EXIT_CODES: Final = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3, NOT_SHOWN: 4}
-_UNUSABLE: Final = 2
 
 
 @click.command()
@@ -35,7 +34,7 @@ def command(names: tuple[str, ...]) -> int:
         title, history, settings = _input(names or (LAST,))
     except PlainError as error:
         click.echo(f"chess-grpo diagnose: {error}", err=True)
-        return _UNUSABLE
+        return 2
     diagnosis = diagnose(history, settings)
     not_judged = f"not judged: {', '.join(diagnosis.not_judged)}" if diagnosis.not_judged and not history.is_ours else ""
     parts = (f"{title}: {diagnosis.tag}", _columns(history), diagnosis.text(), not_judged)

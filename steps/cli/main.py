@@ -11,17 +11,14 @@ from grpo.base.errors import PlainError
 from grpo.base.suggestions import did_you_mean
 from steps.run.commands import FLOW_FILE
 
-_INTERRUPTED: Final = 130  # A shell's exit code after Ctrl-C.
 _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Before a run": {
-        "doctor": "check machine and settings, with a remedy for each problem",
-    },
+    "Before a run": {"doctor": "check machine and settings"},
     "Runs": {
         "runs": "list runs, newest first: settings, status, results",
         "show": "show one run: settings, steps, results, findings",
         "card": "open a step's card: report, training curves or games",
         "compare": "compare the results of two runs",
-        "diagnose": "find what is wrong with a training, and how to fix it",
+        "diagnose": "find what is wrong with a training",
         "sweep": "run the pipeline over seeds and settings",
         "ui": "open the tracking store in the MLflow UI",
         "track": "log to MLflow what is missing after an outage",
@@ -47,9 +44,7 @@ class _Commands(click.Group):
         if cmd_name.startswith("-"):
             return None  # An unknown option, which click reports.
         if cmd_name in ("run", "resume"):
-            raise click.UsageError(
-                f"the pipeline is a program of its own: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx
-            )
+            raise click.UsageError(f"the pipeline is another program: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx)
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"there is no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}", ctx)
         command: click.Command = import_module(f"steps.cli.{cmd_name}").command
@@ -82,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"chess-grpo: {error}", file=sys.stderr)
         return 1
     except click.Abort:
-        return _INTERRUPTED
+        return 130  # A shell's exit code after Ctrl-C.
 
 
 if __name__ == "__main__":

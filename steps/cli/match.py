@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -21,13 +21,11 @@ from steps.cli.tables import text_table
 from steps.run.machine import Machine
 from steps.run.terminal import TerminalSink
 
-_DEFAULT_PAIRS: Final = 100
-
 
 @click.command(help=f"Play paired games: two games per opening, with both colors. A player is one of: {ALLOWED}.")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option("--pairs", type=COUNT, default=_DEFAULT_PAIRS, metavar="N", help=f"Number of openings (default {_DEFAULT_PAIRS}).")
+@click.option("--pairs", type=COUNT, default=100, metavar="N", help="Number of openings (default 100).")
 @click.option("--pgn", type=click.Path(path_type=Path), metavar="FILE", help="Write all games to this new file.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with six of the games to this new file.")
 @settings_options  # Another `seed` gives other openings.
@@ -40,14 +38,14 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
     with entered(contestants, machine, seed=settings.seed, says=terminal.say) as entrants:
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
-        annotated = {} if pgn is None and html is None else _annotated(result, entrants, settings, machine)
+        annotated = _annotated(result, entrants, settings, machine) if files else {}
     click.echo(_text(result))
     event = f"{result.first} against {result.second}"
     if pgn is not None:
         tags = {"FirstPlayer": entrants[0].about, "SecondPlayer": entrants[1].about}
         today = datetime.now(UTC).date()
-        text = event_pgn([result], event=event, seed=settings.seed, played_on=today, facts=tags, annotated=annotated)
-        replace_file(pgn, text.encode())
+        games = event_pgn([result], event=event, seed=settings.seed, played_on=today, facts=tags, annotated=annotated)
+        replace_file(pgn, games.encode())
     if html is not None:
         replace_file(html, viewer_page(result, annotated, title=event, event=event).encode())
     if files:

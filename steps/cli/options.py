@@ -21,9 +21,7 @@ MAX_PORT: Final = 65_535
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--config` and `--set` to a command; `given_settings` reads them."""
-    values = click.option(
-        "--set", "values", multiple=True, metavar="KEY=VALUE", help='A setting, such as boards.num_train=3000; TOML: text needs "quotes".'
-    )
+    values = click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="A setting (TOML): boards.num_train=3000.")
     return click.option("--config", metavar="NAME", help="A preset, or a TOML file.")(values(command))
 
 
@@ -49,12 +47,6 @@ def _temperature(_context: click.Context, _option: click.Parameter, value: float
         raise click.BadParameter(str(error)) from None
 
 
-temperature_option = click.option(
-    "--temperature",
-    type=float,
-    callback=_temperature,
-    default=BEST_MOVE,
-    metavar="T",
-    help="0 (default): the policy plays its most probable move. T > 0: it samples moves at temperature T.",
-)
-device_option = click.option("--device", default="cpu", help="cpu (default, because boards come one at a time), cuda or auto.")
+_TEMPERATURE: Final = "0 (default): play the most probable move. T > 0: sample moves at temperature T."
+temperature_option = click.option("--temperature", type=float, callback=_temperature, default=BEST_MOVE, metavar="T", help=_TEMPERATURE)
+device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # Boards come one at a time.

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from grpo.match.players import Player
     from grpo.viewer.annotations import MoveProbabilities
 
-_RANDOM, _STOCKFISH = "random", "stockfish"
+_WORDS: Final = ("random", "stockfish")
 ALLOWED: Final = (
-    f"{POLICY_NAMES}, each plays its best moves or, with @T, samples at temperature T (champion@0.5); random;"
+    f"{POLICY_NAMES}; a policy with @T samples moves at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
-
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 _ENGINE: Final = re.compile(
     r"(?:stockfish|uci:(?P<path>.+)):(?P<unit>nodes|depth)=(?P<limit>[0-9]{1,10})(?:,random=(?P<random>0?\.[0-9]+))?"
@@ -50,31 +49,23 @@ class Contestant:
 
 def parse_contestant(text: str) -> Contestant:
     """Return the player that a text names. Raises ContestantError."""
-    if text == _RANDOM:
+    if text == "random":
         return Contestant(text=text)
-    if text.partition(":")[0] in (_STOCKFISH, "uci"):
-        return _engine(text)
+    if text.partition(":")[0] in ("stockfish", "uci"):
+        match = _ENGINE.fullmatch(text)
+        limit, share = (0, 1.0) if match is None else (int(match["limit"]), float(match["random"] or 0))
+        if match is None or not 1 <= limit <= _MAX_LIMIT[match["unit"]] or share >= 1:
+            raise _unreadable(text)
+        return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
     name, number = match.groups() if (match := _AT_TEMPERATURE.fullmatch(text)) else (text, None)
     is_path = os.sep in name or Path(name).exists()
-    if name in ("", _RANDOM) or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
+    if name in ("", "random") or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
         raise _unreadable(text)
     return Contestant(text=text, model=name, temperature=None if number is None else float(number))
 
 
-def _engine(text: str) -> Contestant:
-    match = _ENGINE.fullmatch(text)
-    limit, share = (0, 1.0) if match is None else (int(match["limit"]), float(match["random"] or 0))
-    if match is None or not 1 <= limit <= _MAX_LIMIT[match["unit"]] or share >= 1:
-        raise _unreadable(text)
-    return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
-
-
-def _nearest(word: str) -> str:
-    return nearest(word, (_RANDOM, _STOCKFISH))
-
-
 def _unreadable(text: str) -> ContestantError:
-    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {_nearest(text.partition(':')[0])}".rstrip("; "))
+    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {nearest(text.partition(':')[0], _WORDS)}".rstrip("; "))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +119,7 @@ def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:
-        if _nearest(contestant.model):
+        if nearest(contestant.model, _WORDS):
             raise _unreadable(contestant.text) from None
         raise
 

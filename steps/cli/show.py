@@ -26,8 +26,7 @@ _HASH: Final = 12  # Printed digits of a hash.
 @click.argument("name", metavar="[RUN]", default=LAST)
 def command(name: str) -> int:
     """Show a run (default: the last): status, error, settings, command, steps, results with 95 % intervals, findings, files."""
-    machine = Machine.here()
-    store = Store.of(machine)
+    store = Store.of(Machine.here())
     run = find_run(name, store, has=lambda _: True)
     results = results_of(run, store)
     print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nFiles and pages"]))
@@ -47,9 +46,8 @@ def _head(run: Run, store: Store) -> Iterator[str]:
         "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
         "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],
     }
-    lines = pasteable(facts["command"]).splitlines()
-    command = [("" if number else "command", line) for number, line in enumerate(lines)]
-    yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ")
+    command = [("" if number else "command", line) for number, line in enumerate(pasteable(facts["command"]).splitlines())]
+    yield text_table([*(row for row in rows.items() if row[1]), *command], indent="  ")
     if run.status in ("failed", "killed"):
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
@@ -57,13 +55,12 @@ def _head(run: Run, store: Store) -> Iterator[str]:
 
 
 def _steps(run: Run) -> Iterator[str]:
+    attempts = run.latest().values()
     if run.status == "finished":
-        reused = [attempt.step for attempt in run.latest().values() if attempt.output is not None and attempt.output["reused"]]
+        reused = [attempt.step for attempt in attempts if attempt.output is not None and attempt.output["reused"]]
         yield f"\nSteps: all finished; reused: {', '.join(dict.fromkeys(reused)) or 'none'}"
-        return
-    yield "\nSteps"
-    rows = [_step(attempt) for attempt in run.latest().values()]
-    yield text_table(rows, indent="  ") if rows else "  none yet"
+    else:
+        yield f"\nSteps\n{text_table(map(_step, attempts), indent='  ') or '  none yet'}"
 
 
 def _step(attempt: Attempt) -> tuple[str, ...]:
@@ -74,20 +71,16 @@ def _step(attempt: Attempt) -> tuple[str, ...]:
 
 
 def _results(results: Results | None) -> Iterator[str]:
-    if results is None:
-        yield "\nResults: no verdict yet"
-        return
-    yield f"\nResults: {results.decision.verdict}"
-    yield from (f"  {line}".rstrip() for line in verdict_lines(results))
+    yield f"\nResults: {'no verdict yet' if results is None else results.decision.verdict}"
+    if results is not None:
+        yield from (f"  {line}".rstrip() for line in verdict_lines(results))
 
 
 def _findings(run: Run, results: Results | None, store: Store) -> Iterator[str]:
     diagnosis = findings_of(run, results, store)
-    if diagnosis is None:
-        yield "\nDiagnosis: none recorded"
-        return
-    yield f"\nDiagnosis: {diagnosis.tag}"
-    yield from (f"  {line}" for line in finding_lines(diagnosis.findings))
+    yield f"\nDiagnosis: {'none recorded' if diagnosis is None else diagnosis.tag}"
+    if diagnosis is not None:
+        yield from (f"  {line}" for line in finding_lines(diagnosis.findings))
 
 
 def _locations(run: Run, store: Store) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from steps.cli.options import COUNT
 from steps.cli.tables import text_table
 from steps.run.machine import Machine
+from steps.track.find import find_policy
 
 if TYPE_CHECKING:
     from grpo.match.players import Player
@@ -22,7 +23,7 @@ _MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme with a lin
 @click.command()
 @click.argument("model")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--limit", type=COUNT, metavar="N", help="Only the first N usable exercises of each file.")
+@click.option("--limit", type=COUNT, metavar="N", help="Use the first N exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
     """Print the fraction of Lichess puzzles (.csv) and EPD suites (.epd) that a policy's best moves solve, with 95 % intervals.
 
@@ -36,7 +37,6 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
     # Slow imports follow the checks.
     from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
-    from steps.track.find import find_policy
 
     machine = Machine.here()
     policy = find_policy(model, machine)

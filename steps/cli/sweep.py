@@ -26,10 +26,10 @@ from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
 _NOTES: Final = """
-Elo [95 % interval]. Gain: the candidate against its own start in the confirmation games.
-Ladder gain: the candidate's rating minus the own start's rating, from games with the same openings.
-Between runs: the mean over seeds. The interval (Student's t, n - 1 degrees of freedom) covers all that a seed changes; one seed has none.
-Within runs: the same mean. The interval covers only the luck of the games. If it is the wider interval, the few runs agree by chance."""
+Elo [95 % interval]. Gain: candidate against own start, in the confirmation games.
+Ladder gain: candidate's rating minus own start's rating, from the same openings.
+Between runs: the mean's interval covers all that a seed changes (Student's t, n - 1 degrees of freedom); one seed has no interval.
+Within runs: the mean's interval covers only the luck of the games. If this interval is wider, the few runs agree by chance."""
 
 
 @click.command()

@@ -5,7 +5,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,8 +20,7 @@ from steps.track.find import FoundPolicy, find_policy
 if TYPE_CHECKING:
     from grpo.uci.search import MoveFinder
 
-_STDOUT: Final = 1
-_STDERR: Final = 2
+_STDOUT, _STDERR = 1, 2
 
 
 @click.command()

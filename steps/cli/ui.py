@@ -10,7 +10,7 @@ import click
 from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
-_HOST, _DEFAULT_PORT = "127.0.0.1", 5000
+_HOST: Final = "127.0.0.1"
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # The UI only serves pages.
@@ -19,7 +19,7 @@ _QUIET: Final = {
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, MAX_PORT), default=_DEFAULT_PORT, metavar="N", help=f"Port (default {_DEFAULT_PORT}).")
+@click.option("--port", type=click.IntRange(1, MAX_PORT), default=5000, metavar="N", help="Port (default 5000).")
 def command(port: int) -> int:
     """Start the MLflow UI on the home's tracking store (CHESS_GRPO_HOME); only this machine can open the page.
 
@@ -45,6 +45,6 @@ def command(port: int) -> int:
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
     # A variable, because the list of processes would show a password in an argument.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
-    command_line = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
-    os.execve(sys.executable, command_line, environment)  # noqa: S606  # The UI replaces this process and gets its signals.
+    arguments = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
+    os.execve(sys.executable, arguments, environment)  # noqa: S606  # The UI replaces this process and gets its signals.
     raise AssertionError("this process is the UI now")
