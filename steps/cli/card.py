@@ -1,4 +1,4 @@
-"""The command `chess-grpo card`."""
+"""Command `chess-grpo card`."""
 
 import subprocess
 import sys
@@ -18,9 +18,9 @@ from steps.track.find import LAST, NotFoundError, find_run
 @click.command()
 @click.argument("name", metavar="[RUN[/STEP]]", default=LAST)
 def command(name: str) -> int:
-    """Write a step's card (default: report) as one HTML file below the home, and open the file if there is a desktop.
+    """Write a step's card (default: report) to an HTML file below the home, and open the file if there is a desktop.
 
-    Call this command in the folder in which the run was started, because Metaflow keeps the cards there.
+    Call this command in the folder in which the run was started: Metaflow keeps the cards there.
     """
     machine = Machine.here()
     run_name, _, step = name.partition("/")

@@ -1,4 +1,4 @@
-"""The command `chess-grpo compare`.
+"""Command `chess-grpo compare`.
 
 A yardstick is what a result depends on besides the policy: opponent and rules, ladder, or held-out boards. Only results with equal
 yardsticks are compared. A score against one run's pretrained policy, for example, says nothing about another run.
@@ -23,11 +23,7 @@ from steps.track.find import find_run
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 def command(first: str, second: str) -> int:
-    """Compare two runs. A and B are run ids or `last`.
-
-    Prints the settings that differ. If opponent and rules, ladder or held-out boards are equal, prints both results and their
-    difference with its 95 % interval.
-    """
+    """Compare two runs: settings, results, differences with 95 % intervals. A and B are run ids or `last`."""
     store = Store.of(Machine.here())
     runs = [find_run(name, store) for name in (first, second)]
     results = [results_of(run, store) for run in runs]

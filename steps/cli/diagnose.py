@@ -1,4 +1,4 @@
-"""The command `chess-grpo diagnose`."""
+"""Command `chess-grpo diagnose`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def command(names: tuple[str, ...]) -> int:
         title, history, settings = _input(names or (LAST,))
     except PlainError as error:
         click.echo(f"chess-grpo diagnose: {error}", err=True)
-        return 2
+        return 2  # Unusable input.
     diagnosis = diagnose(history, settings)
     not_judged = f"not judged: {', '.join(diagnosis.not_judged)}" if diagnosis.not_judged and not history.is_ours else ""
     parts = (f"{title}: {diagnosis.tag}", _columns(history), diagnosis.text(), not_judged)

@@ -1,4 +1,4 @@
-"""The command `chess-grpo doctor`."""
+"""Command `chess-grpo doctor`."""
 
 import os
 
@@ -15,8 +15,7 @@ from steps.run.machine import Machine
 def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
     """Check what a run needs, without changing anything.
 
-    Checks packages, Metaflow, settings, Stockfish, disk, tracking store, device, files and opening book. Each failure has a remedy. No
-    key is printed.
+    Checks packages, Metaflow, settings, Stockfish, disk, tracking store, device, files, opening book. Each failure has a remedy.
     """
     from steps.job.preflight import examine, table
 

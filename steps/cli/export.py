@@ -1,4 +1,4 @@
-"""The command `chess-grpo export`."""
+"""Command `chess-grpo export`."""
 
 import shutil
 from pathlib import Path
@@ -20,10 +20,7 @@ from steps.track.find import find_policy
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path, resolve_path=True))
 def command(model: str, out: Path) -> int:
-    """Write a policy's weights (safetensors), facts (JSON) and model card to the new folder OUT.
-
-    MODEL is champion, peak, a run's id or a folder (docs/commands.md).
-    """
+    """Write a policy's files and model card to the new folder OUT. MODEL: champion, peak, a run id or a folder (docs/commands.md)."""
     if out.exists():
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     machine = Machine.here()

@@ -1,4 +1,4 @@
-"""The command `chess-grpo match`."""
+"""Command `chess-grpo match`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

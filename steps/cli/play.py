@@ -1,4 +1,4 @@
-"""The command `chess-grpo play`."""
+"""Command `chess-grpo play`."""
 
 import secrets
 from collections.abc import Callable
@@ -35,10 +35,7 @@ PLAYED: Final = "played"  # The home's folder of finished games.
 @click.option("--port", type=click.IntRange(0, MAX_PORT), default=0, metavar="N", help="Port of the page (default: a free port).")
 @device_option
 def command(model: str, color: str, temperature: float, fen: str, port: int, device: str) -> int:  # noqa: PLR0917  # One parameter per option.
-    """Play against a policy in this machine's browser.
-
-    MODEL is champion (default), peak, a run's id or a folder (docs/commands.md).
-    """
+    """Play against a policy in this machine's browser. MODEL: champion (default), peak, a run id or a folder (docs/commands.md)."""
     machine = replace(Machine.here(), device=device, num_threads=1)
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # Refuses a bad position before loading.
     named = find_policy(model, machine)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpo.match.players import Player
     from grpo.viewer.annotations import MoveProbabilities
 
-_WORDS: Final = ("random", "stockfish")
+_WORDS: Final = ("random", "stockfish")  # Suggestions for a mistyped player.
 ALLOWED: Final = (
     f"{POLICY_NAMES}; a policy with @T samples moves at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
@@ -39,7 +39,7 @@ class ContestantError(PlainError, ValueError):
 class Contestant:
     """A parsed player: a policy (has `model`), an engine (has `limit`), or a random mover (has neither)."""
 
-    text: str  # As typed.
+    text: str  # The text as typed.
     model: str = ""  # A policy's name, one of `POLICY_NAMES`.
     temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
     engine: str | None = None  # An engine's path; None is this machine's Stockfish.
@@ -74,7 +74,7 @@ class Entrant:
 
     player: "Player"
     about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
-    move_probabilities: "MoveProbabilities | None" = None  # A policy's probabilities, for the comments in its games.
+    move_probabilities: "MoveProbabilities | None" = None  # Comments in the policy's games show the probabilities.
 
 
 @contextmanager
@@ -83,10 +83,9 @@ def entered(
 ) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run until the block ends.
 
-    Each player has its own random stream, so a player can meet itself. An engine without a legal move loses the game, and `says` prints a
-    line; without `says` the match ends with an error.
-
-    Raises `find_policy`'s errors (before torch is imported), ContestantError, or EngineMissingError.
+    Each player has its own random stream, so a player can meet itself. An engine that names no legal move loses the game, and `says` prints
+    a line; without `says` an error ends the match. Raises ContestantError, EngineMissingError, or `find_policy`'s errors (before torch is
+    imported).
     """
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream

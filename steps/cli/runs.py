@@ -1,4 +1,4 @@
-"""The command `chess-grpo runs`."""
+"""Command `chess-grpo runs`."""
 
 from itertools import islice
 
@@ -18,7 +18,7 @@ from steps.run.terminal import duration
 def command(last: int) -> int:
     """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), newest first.
 
-    Lists id, start, status, settings, origin, data, verdict, findings and error. Records a run as killed if its processes are gone.
+    Shows status, settings, origin, data, verdict, findings and error. Ends runs whose processes are gone.
     """
     machine = Machine.here()
     store = Store.of(machine)
@@ -38,7 +38,7 @@ def _close_gone(runs: Runs, machine: Machine) -> None:
     """End runs whose processes are gone, in the records and in MLflow."""
     if not (gone := runs.close_gone()):
         return
-    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import.
+    from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
 
     reasons = publish_all(machine, runs=gone, seconds=SECONDS)
     for run in gone:

@@ -1,4 +1,4 @@
-"""The command `chess-grpo show`."""
+"""Command `chess-grpo show`."""
 
 from collections.abc import Iterator
 from typing import Final

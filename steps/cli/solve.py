@@ -1,4 +1,4 @@
-"""The command `chess-grpo solve`."""
+"""Command `chess-grpo solve`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,10 +25,9 @@ _MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme with a lin
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--limit", type=COUNT, metavar="N", help="Use the first N exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
-    """Print the fraction of Lichess puzzles (.csv) and EPD suites (.epd) that a policy's best moves solve, with 95 % intervals.
+    """Print the fractions of Lichess puzzles (.csv, by rating and theme) and EPD suites (.epd) that a policy's best moves solve.
 
-    FILEs can be files, folders, globs or s3:// addresses, also compressed. Puzzles are also counted by rating and theme. MODEL is
-    champion, peak, a run's id or a folder (docs/commands.md).
+    FILE: a file, folder, glob or s3:// address, also compressed. MODEL: champion, peak, a run id or a folder (docs/commands.md).
     """
     sources = find_files(files)
     for file in sources:

@@ -1,4 +1,4 @@
-"""The command `chess-grpo sweep`."""
+"""Command `chess-grpo sweep`."""
 
 import os
 import re
@@ -24,7 +24,7 @@ from steps.run.store import Store
 from steps.run.terminal import duration
 from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, read_sweep, sweep_name
 
-_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
+_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # A line of `steps.job.task`.
 _NOTES: Final = """
 Elo [95 % interval]. Gain: candidate against own start, in the confirmation games.
 Ladder gain: candidate's rating minus own start's rating, from the same openings.
@@ -34,7 +34,7 @@ Within runs: the mean's interval covers only the luck of the games. If this inte
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
-@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes the seeds after the first: a click option has one value.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # Takes the later seeds too, because a click option has one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; words need no quotes; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the present table; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
@@ -95,7 +95,7 @@ def _code(policies: Iterable[tuple[str, str]]) -> str:
 
 
 def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
-    """Run the unfinished runs one by one, each with a log file in the folder."""
+    """Run the unfinished runs one by one, each with a log file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
     click.echo(f"Sweep {folder.name}: {len(plan)} runs, {len(finished)} of them are finished")

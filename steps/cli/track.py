@@ -1,4 +1,4 @@
-"""The command `chess-grpo track`."""
+"""Command `chess-grpo track`."""
 
 import click
 
@@ -12,8 +12,7 @@ from steps.run.store import Store
 def command(again: bool) -> int:
     """Log to MLflow what the store's runs could not log during an outage.
 
-    Each run is logged to its own tracking store, and nothing is logged twice. For Weights & Biases, upload the offline folders with
-    `wandb sync`. Exit code 1: something is still missing.
+    Each run goes to its own tracking store, nothing twice. Exit code 1: something is still missing. Weights & Biases: use `wandb sync`.
     """
     from steps.track.publish import publish_all  # Slow: imports MLflow.
 

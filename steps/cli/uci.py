@@ -1,4 +1,4 @@
-"""The command `chess-grpo uci`. Imports little, because the chess GUI waits for its engine."""
+"""Command `chess-grpo uci`. Imports little, because the chess GUI waits for its engine."""
 
 import os
 import secrets
@@ -28,10 +28,7 @@ _STDOUT, _STDERR = 1, 2
 @temperature_option
 @device_option
 def command(model: str, temperature: float, device: str) -> int:
-    """Run a policy as a UCI engine for a chess GUI (docs/commands.md).
-
-    Standard output has only the protocol. The UCI option Temperature overrides --temperature.
-    """
+    """Run a policy as a UCI engine for a chess GUI (docs/commands.md). The UCI option Temperature overrides --temperature."""
     write = _protocol_writer()
     try:
         machine = replace(Machine.here(), device=device, num_threads=1)

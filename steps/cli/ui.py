@@ -1,4 +1,4 @@
-"""The command `chess-grpo ui`."""
+"""Command `chess-grpo ui`."""
 
 import os
 import sys
