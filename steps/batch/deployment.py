@@ -147,7 +147,7 @@ def _explain(machine: Machine) -> None:
             kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
             message = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
     elif current.run_id and not known and "resume" not in sys.argv:
-        message = f"The run has not begun, for the reason above. Mend it and start again: {repeated}"
+        message = f"The run has not begun; the reason is above. Mend the cause and start again: {repeated}"
     if message:
         print(f"\n{message}", file=sys.stderr, flush=True)
 

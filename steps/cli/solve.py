@@ -23,7 +23,7 @@ _MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme with a lin
 @click.command()
 @click.argument("model")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--limit", type=COUNT, metavar="N", help="Use the first N exercises of each file.")
+@click.option("--limit", type=COUNT, metavar="N", help="Use the first N usable exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
     """Print the fractions of Lichess puzzles (.csv, by rating and theme) and EPD suites (.epd) that a policy's best moves solve.
 
