@@ -131,11 +131,12 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
 def _explain(machine: Machine) -> None:
     """Print the error of this process's run, and the command that continues the run.
 
-    A failed task has printed its PlainError before. `resume` would repeat the settings that failed, so the message then shows the command
-    that starts a new run. Prints nothing if neither the store nor Metaflow knows the run.
+    If a task failed with a PlainError, which the task has printed, the command starts a new run, because `resume` would repeat the
+    settings. Prints nothing if neither the store nor Metaflow knows the run.
     """
     runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
+    # Closing a run ends its attempts that are still recorded as running.
     known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
     message = ""
     if run := next((run for run in known if run.failure is not None and run.error), None):
