@@ -1,1 +1,1 @@
-"""Runs on AWS Batch: checks of the account, variables of tasks, Metaflow's decorators, spot interruptions."""
+"""Runs on AWS Batch: account checks, tasks' variables, Metaflow's decorators, spot interruptions."""

@@ -1,4 +1,4 @@
-"""Checks of the AWS account for tasks on AWS Batch: credentials, bucket, queues, image, secrets; in parallel, about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch. All checks run in parallel and take about ten seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,14 +11,14 @@ from steps.run.machine import SECRETS
 
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 4
+# Error codes that only warn, because the jobs' role may have the right that this account does not have.
 _DENIED: Final = ("AccessDeniedException", "UnauthorizedOperation")
-"""Error codes of Batch and Secrets Manager that give a warning only, because the jobs' role may have rights that the launcher lacks."""
 _PAGE: Final = "(docs/aws.md)"
 
 
 def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
-    """Return the results of the checks for `--with batch`; each check asks one service once, in a thread of its own."""
-    import boto3.session  # noqa: F401 - Imported before the threads, which otherwise would import it at the same time.
+    """Return the results of all checks for `--with batch`. Each check has its own thread."""
+    import boto3.session  # noqa: F401 - The threads must not import boto3 at the same time.
     from metaflow import metaflow_config
 
     def image() -> str:
@@ -84,7 +84,7 @@ def _secrets(environment: Mapping[str, str]) -> str:
 
 
 def _set(name: str, value: str | None, what: str) -> str:
-    """Return a setting of Metaflow; raises PreflightError if it is not set."""
+    """Return the value of a Metaflow variable. Raises PreflightError if the value is empty."""
     if not value:
         raise PreflightError(f"{name} is not set: give {what} {_PAGE}")
     return value
@@ -92,14 +92,14 @@ def _set(name: str, value: str | None, what: str) -> str:
 
 @contextmanager
 def _in_words(remedy: str) -> Iterator[None]:
-    """Turn an error of AWS into a PreflightError with the remedy, or into a PassingError if only this account lacks the right to ask."""
+    """Raise an AWS error as PreflightError with the remedy, or as PassingError if this account has no right to ask."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in _DENIED:
-            raise PassingError(f"this account has no right to check it ({error}); the jobs' role may have it") from None
+            raise PassingError(f"this account has no right to ask ({error}); the jobs' role may have the right") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
     except (BotoCoreError, ValueError) as error:
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None

@@ -1,4 +1,4 @@
-"""Checks before Metaflow is imported: Metaflow reads its variables at import and reports faults as a traceback."""
+"""Checks before Metaflow is imported, because Metaflow reads its variables at import and reports faults as tracebacks."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
@@ -9,12 +9,12 @@ from steps.run.orchestrator import configuration, service
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
-    """Check the command, the configuration of Metaflow and, for `--with batch`, the account; yield notes for the user.
+    """Check the command, Metaflow's configuration and, for `--with batch`, the account; yield notes for the user.
 
-    A run with `--with batch` gets METAFLOW_DEFAULT_DATASTORE=s3, so it needs no further option.
+    `--with batch` sets METAFLOW_DEFAULT_DATASTORE=s3 in `environment`, so the user needs no further option.
 
-    Raises CommandError for mistyped settings, OrchestratorError if Metaflow cannot start with its configuration, DestinationError with a
-    table of everything that a run on Batch lacks.
+    Raises CommandError for mistyped settings, OrchestratorError for a wrong configuration of Metaflow, and DestinationError with a table
+    of the failed checks for Batch.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):
@@ -26,7 +26,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     service()
     if not is_sent:
         return
-    from steps.batch.account import batch_checks  # Imports Metaflow, which reads the variable set above.
+    from steps.batch.account import batch_checks  # Imports Metaflow, which reads the variable above.
     from steps.job.preflight import table
 
     checks = batch_checks(environment)

@@ -1,6 +1,6 @@
-"""Metaflow around a run: decorators of steps on AWS Batch, the context of a task, tags, and the flow's command with its signals.
+"""Metaflow around a run: step decorators for AWS Batch, the context of a task, tags, and the flow's command with its signals.
 
-Metaflow's words: a step of the flow runs as one or more tasks; the launcher is the process of `run` or `resume`.
+A step of the flow runs as one or more tasks. The launcher is the process of `run` or `resume`.
 """
 
 import json
@@ -42,13 +42,14 @@ def name_store() -> None:
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
-    """Decorates each step of a run on AWS Batch by the settings' `resources`.
+    """Decorates each step of a run on AWS Batch with the settings' `resources`.
 
-    On this machine no decorator is added; tasks only get the launcher's token, by which they notice its death (`steps.run.processes`).
+    A run on this machine gets no decorator, only a variable with the launcher's token. The token shows the tasks that the launcher died
+    (`steps.run.processes`).
     """
 
     def mutate(self, mutable_flow: Any) -> None:
-        """Add the decorators; Metaflow calls this method after reading the settings and before the run."""
+        """Add the decorators. Metaflow calls this method after it has read the settings."""
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
             if {"run", "resume"} & set(sys.argv[1:]):
                 os.environ[LAUNCHER] = own_token()
@@ -66,8 +67,8 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
             if sources := secret_names(os.environ):
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
-            # `--with batch` has already decorated the step, so without OVERRIDE this decorator would be ignored. Metaflow does not pass it
-            # to child processes: the launcher's process of one task adds it again, and so does the task for its spot monitor.
+            # `--with batch` has decorated the step before; without OVERRIDE, Metaflow would ignore this decorator. Metaflow does not pass
+            # the decorator to child processes, so the launcher's process for a task and the task (for its spot monitor) add it again.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
             step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
@@ -81,9 +82,9 @@ def as_task() -> Iterator[None]:
 
 
 def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
-    """Tag Metaflow's run with preset, seed and verdict, by which Metaflow's client finds runs.
+    """Tag Metaflow's run with nearest preset (fewest different settings), seed and verdict, so that Metaflow's client can find the run.
 
-    The preset is the one that the settings differ least from. If Metaflow's metadata service refuses tags, print a warning.
+    If Metaflow's metadata service refuses tags, print a warning.
     """
     launch = launch_of(settings)
     tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
@@ -122,19 +123,20 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
         store = Store.of(machine)
         newest = ", ".join(run.name for run in Runs(store).all()[:3]) or "none"
         raise SystemExit(
-            f"resume: Metaflow has no run {origin!r} ({get_metadata()}). It keeps a run of this machine in .metaflow of the folder in"
-            f" which the run was started: go there, or correct the id. The newest runs of {store}: {newest} (`chess-grpo runs` shows all)"
+            f"resume: Metaflow has no run {origin!r} ({get_metadata()}). Metaflow keeps a local run in .metaflow of the folder in which the"
+            f" run was started: go to that folder, or correct the id. Newest runs of {store}: {newest} (`chess-grpo runs` lists all)"
         ) from None
 
 
 def _explain(machine: Machine) -> None:
-    """Print what ended the run of this process, and the command that continues it.
+    """Print the error of this process's run, and the command that continues the run.
 
-    A failed task has printed its PlainError already. Its cause must be mended first, and `resume` would repeat the same settings; therefore
-    the message then shows the command that starts again. Prints nothing if the run is unknown to the store and to Metaflow.
+    If a task failed with a PlainError, which the task has printed, the command starts a new run, because `resume` would repeat the
+    settings. Prints nothing if neither the store nor Metaflow knows the run.
     """
     runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
+    # Closing a run ends its attempts that are still recorded as running.
     known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
     message = ""
     if run := next((run for run in known if run.failure is not None and run.error), None):
@@ -146,7 +148,7 @@ def _explain(machine: Machine) -> None:
             kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
             message = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
     elif current.run_id and not known and "resume" not in sys.argv:
-        message = f"The run has not begun, for the reason above. Mend it and start again: {repeated}"
+        message = f"The run has not begun; the reason is above. Mend the cause and start again: {repeated}"
     if message:
         print(f"\n{message}", file=sys.stderr, flush=True)
 

@@ -1,6 +1,6 @@
-"""The decision whether tasks run on AWS Batch, and the environment variables that they get.
+"""The decision whether tasks run on AWS Batch, and the environment variables of these tasks.
 
-A container has an empty disk and no variable of the launcher; a task gets only the variables named here.
+A container starts with an empty disk and without the launcher's variables. A task gets only the variables below.
 """
 
 import itertools
@@ -14,10 +14,8 @@ from steps.run.commands import option_values
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 from steps.run.versions import CODE
 
-GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
-"""Variable: job queue of tasks that request a GPU."""
-GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
-"""Variable: image of tasks that request a GPU."""
+GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"  # Variable with the job queue of GPU tasks.
+GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"  # Variable with the image of GPU tasks.
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
 _BY_VALUE: Final = (
@@ -25,11 +23,11 @@ _BY_VALUE: Final = (
     *(MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT"),
 )
 BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
-"""Variables that hold secrets; a task gets them from AWS Secrets Manager, never from the launcher."""
+"""Variables with secrets. A task gets them from AWS Secrets Manager, never from the launcher."""
 
 
 class DestinationError(PlainError, RuntimeError):
-    """A setting that tasks on AWS Batch need is missing or wrong; the message names it."""
+    """A setting for tasks on AWS Batch is missing or wrong; the message names the setting."""
 
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
@@ -59,7 +57,7 @@ def reachable(environment: Mapping[str, str]) -> str:
 
 
 def _not_reached(address: str) -> str:
-    """Return the reason why other machines cannot reach a tracking store; empty if they can."""
+    """Return why other machines cannot reach a tracking store; "" if they can."""
     if not address:
         return "it is not set"
     if sqlite_file(address) is not None or "://" not in address:
@@ -68,7 +66,7 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return the environment variables of a task on Batch: addresses, names of secrets, the device; never a secret itself."""
+    """Return a task's environment variables: addresses, names of secrets, device and threads; never a secret."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 

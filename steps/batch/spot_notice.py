@@ -1,7 +1,7 @@
-"""Spot interruption: the two-minute notice of an EC2 spot instance becomes SIGTERM, on which a step saves its progress.
+"""Spot interruption: turns the two-minute notice of an EC2 spot instance into SIGTERM, so that the step saves its progress.
 
-Metaflow's monitor writes a file when the notice comes, and sends SIGTERM to its parent. The parent is the container's shell, which forwards
-no signals to the task. Therefore the task itself polls the file.
+Metaflow's monitor writes a file when the notice comes, and sends SIGTERM to the container's shell. The shell does not forward the signal,
+so the task polls the file.
 """
 
 import os
@@ -19,7 +19,7 @@ _SECONDS_BETWEEN: Final = 1.0  # Between two looks for the file.
 def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
     """Send this process SIGTERM, once, if a spot interruption notice comes while the block runs.
 
-    `notice` is the file that Metaflow writes when the notice comes (`current.spot_termination_notice`); None outside of Batch: no polling.
+    `notice` is Metaflow's file (`current.spot_termination_notice`); None outside of Batch, without polling.
     """
     if notice is None:
         yield

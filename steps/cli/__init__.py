@@ -1,1 +1,1 @@
-"""The command `chess-grpo`: a parser, and one module a command."""
+"""Command `chess-grpo`: a parser, and one module per command."""

@@ -1,4 +1,4 @@
-"""The command `chess-grpo card`: a step's card as one HTML file, opened in a browser where there is one."""
+"""Command `chess-grpo card`."""
 
 import subprocess
 import sys
@@ -18,9 +18,9 @@ from steps.track.find import LAST, NotFoundError, find_run
 @click.command()
 @click.argument("name", metavar="[RUN[/STEP]]", default=LAST)
 def command(name: str) -> int:
-    """Write the card of a run's step (by default: report) as one HTML file into the home, and open it where there is a desktop.
+    """Write a step's card (default: report) to an HTML file below the home, and open the file if there is a desktop.
 
-    Metaflow keeps cards below the folder in which the run was started: call it there.
+    Call this command in the folder in which the run was started: Metaflow keeps the cards there.
     """
     machine = Machine.here()
     run_name, _, step = name.partition("/")
@@ -28,7 +28,7 @@ def command(name: str) -> int:
     if step not in STEPS:
         raise NotFoundError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
     run = find_run(run_name, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts))
-    # The card is kept under the id that Metaflow gave the run when the step was last done.
+    # Metaflow gives a resumed run a new id; the card has the id under which the step ran last.
     ids = [attempt.task.partition("/")[0] for attempt in run.attempts if attempt.step == step]
     run_id = (ids[-1] if ids else "") or run.name
     file = machine.home / "cards" / f"{run_id}-{step}.html"
@@ -38,10 +38,10 @@ def command(name: str) -> int:
     if result.returncode or not file.exists():
         answer = " ".join((result.stderr or result.stdout).split())
         raise NotFoundError(
-            f"no card of {run_id}/{step} in {Path.cwd()}: call this in the folder where the run was started; docs/tracking.md lists"
-            f" the steps that have one. Metaflow says: {answer}"
+            f"no card of {run_id}/{step} in {Path.cwd()}: call this command in the folder in which the run was started."
+            f" docs/tracking.md lists the steps with a card. Metaflow's answer: {answer}"
         )
-    file.chmod(0o644)  # Metaflow writes it for the owner alone, and people serve and send it.
+    file.chmod(0o644)  # Metaflow lets only the owner read the file, but web servers may serve it.
     print(f"{run_id}/{step}: {shortened(file)}")
     open_in_browser(file.resolve().as_uri())
     return 0

@@ -1,7 +1,7 @@
-"""The command `chess-grpo compare`: two runs side by side, with the games that would decide between them.
+"""Command `chess-grpo compare`.
 
-Results can be compared when their yardsticks are the same: the same opponent and rules, the same ladder, the same boards. A score against
-the pretrained policy says nothing about a run that began with another one. Only games as played are compared: they decide.
+A yardstick is what a result depends on besides the policy: opponent and rules, ladder, or held-out boards. Only results with equal
+yardsticks are compared. A score against one run's pretrained policy, for example, says nothing about another run.
 """
 
 from collections.abc import Iterator
@@ -23,11 +23,7 @@ from steps.track.find import find_run
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 def command(first: str, second: str) -> int:
-    """Two runs side by side: A and B are ids of runs, or `last`.
-
-    The settings that differ and, where both were measured with the same yardstick (same opponent and rules, same ladder, same held-out
-    boards), the results with the difference and its 95 % interval. It names the games that would decide the rest.
-    """
+    """Compare two runs: settings, results, differences with 95 % intervals. A and B are run ids or `last`."""
     store = Store.of(Machine.here())
     runs = [find_run(name, store) for name in (first, second)]
     results = [results_of(run, store) for run in runs]
@@ -35,7 +31,7 @@ def command(first: str, second: str) -> int:
     rows = zip("AB", runs, verdicts, strict=True)
     print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in rows]))
     if runs[0].name == runs[1].name:
-        print("A and B are one and the same run: there is nothing to compare.")
+        print("A and B are the same run.")
     elif results[0] is None or results[1] is None:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
@@ -45,7 +41,7 @@ def command(first: str, second: str) -> int:
 
 
 def comparison(first: Results, second: Results) -> Iterator[str]:
-    """Yield a line for each setting and each result of two runs that differs, and one for all that cannot be compared."""
+    """Yield lines: data, settings that differ, results, reused results, results that are not comparable."""
     if first.dataset == second.dataset:
         yield f"Same data: {first.dataset}"
     else:
@@ -78,7 +74,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
-    """Return a result, its two values, their difference (as of independent samples), and which run is shown to be better."""
+    """Return name, value of A, value of B, A - B (as independent samples), and "A is better" if the interval excludes 0."""
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"
@@ -86,6 +82,6 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return the parts of two yardsticks that differ or are unknown."""
+    """Return names of the yardsticks' parts that differ or are unknown."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

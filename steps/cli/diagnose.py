@@ -1,4 +1,4 @@
-"""The command `chess-grpo diagnose`: findings from a run's training history."""
+"""Command `chess-grpo diagnose`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,23 +20,21 @@ from steps.run.work import JOURNAL
 from steps.track.find import LAST, NotFoundError, find_run, is_folder
 
 _EXIT_CODES: Final = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3, NOT_SHOWN: 4}
-_UNUSABLE: Final = 2
 
 
 @click.command()
 @click.argument("names", metavar="[RUN | FILE...]", nargs=-1)
 def command(names: tuple[str, ...]) -> int:
-    """Diagnose a run from its training history: named findings, each with evidence, meaning and advice.
+    """Diagnose a run from its training history: findings with evidence, meaning and advice.
 
-    RUN is an id, `last` (default), or a folder with a history.jsonl. FILEs are tables of one run, CSV or JSON, also of another
-    trainer. The exit code is 0 when healthy, 1 with findings, 2 when the input is unusable, 3 when too little was recorded to
-    judge, 4 when nothing is found but the reward is not shown to rise.
+    RUN is a run id, `last` (default), or a folder with history.jsonl. FILEs are CSV or JSON tables of one run, also of another trainer.
+    Exit codes: 0 healthy, 1 findings, 2 unusable input, 3 too few records, 4 no finding and no proof that the reward rises.
     """
     try:
         title, history, settings = _input(names or (LAST,))
     except PlainError as error:
         click.echo(f"chess-grpo diagnose: {error}", err=True)
-        return _UNUSABLE
+        return 2  # Unusable input.
     diagnosis = diagnose(history, settings)
     not_judged = f"not judged: {', '.join(diagnosis.not_judged)}" if diagnosis.not_judged and not history.is_ours else ""
     parts = (f"{title}: {diagnosis.tag}", _columns(history), diagnosis.text(), not_judged)
@@ -45,7 +43,7 @@ def command(names: tuple[str, ...]) -> int:
 
 
 def _columns(history: History) -> str:
-    """Return which columns of a foreign table were read and which not; of ours those that this code does not know."""
+    """Return used and unused columns of another trainer's table; from our history only the columns that this code does not know."""
     if not history.is_ours:
         return history.columns_text()
     unknown = [column for column in history.unused if column not in METRICS and column not in ("time", "aside", "record")]
@@ -63,22 +61,17 @@ def _input(names: Sequence[str]) -> tuple[str, History, Settings | None]:
 
 
 def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None]:
-    """Return whose history of GRPO it is, the history, and the run's settings if they are known.
+    """Return a title, the run's GRPO history, and the run's settings (None if unknown). Raises NotFoundError.
 
-    Args:
-        name: a folder with a history (an output of `finetune`, or the folder of one in progress), or one of `RUN_NAMES`; `last` is the
-            newest run that has a history, also one that failed.
-        store: has the records and outputs.
-
-    Raises NotFoundError.
+    `name` is one of `RUN_NAMES`, or an output or progress folder of `finetune`. `last` is the newest run with a history, failed or not.
     """
     if is_folder(name):
         if (path := _history_file(Path(name))) is None:
-            raise NotFoundError(f"{name} has no {HISTORY} with records in it; give an output of finetune, or a run's id")
+            raise NotFoundError(f"{name} has no {HISTORY} with records; give an output of finetune, or a run's id")
         return name, read_tables([path]), None
     run = find_run(name, store, has=lambda run: _history_of(run, store) is not None)
     if (path := _history_of(run, store)) is None:
-        raise NotFoundError(f"run {run.name} has no history of GRPO here: it has not completed the first step of finetune")
+        raise NotFoundError(f"run {run.name} has no GRPO history here: `finetune` has not completed its first GRPO step")
     try:
         settings = Settings.model_validate(run.facts["settings"])
     except (KeyError, ValueError):  # Settings of another version of the code.
@@ -87,7 +80,7 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
 
 
 def _history_of(run: Run, store: Store) -> Path | None:
-    """Return the file with what a run's GRPO recorded: in its output, else in the progress folder of its latest attempt on this disk."""
+    """Return the history file from the output of `finetune`, else from the progress of its last attempt on this disk."""
     if (finetuned := run.output_of("finetune")) is not None:
         return store.file(finetuned, HISTORY)
     attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]
@@ -95,6 +88,6 @@ def _history_of(run: Run, store: Store) -> Path | None:
 
 
 def _history_file(folder: Path) -> Path | None:
-    """Return the file of a step at work or done, or a copied one; None without records in it."""
+    """Return the folder's history, else its journal; None if neither has records."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

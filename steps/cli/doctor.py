@@ -1,4 +1,4 @@
-"""The command `chess-grpo doctor`: checks machine and settings before a run, without changing anything."""
+"""Command `chess-grpo doctor`."""
 
 import os
 
@@ -15,8 +15,7 @@ from steps.run.machine import Machine
 def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
     """Check what a run needs, without changing anything.
 
-    Python and packages, Metaflow, settings, Stockfish, disk, tracking store, device, files and opening books in the settings. Each
-    failure comes with its remedy. No key is printed.
+    Checks packages, Metaflow, settings, Stockfish, disk, tracking store, device, files, opening book. Each failure has a remedy.
     """
     from steps.job.preflight import examine, table
 

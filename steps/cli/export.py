@@ -1,4 +1,4 @@
-"""The command `chess-grpo export`: a policy as a folder of safetensors and JSON, with its model card."""
+"""Command `chess-grpo export`."""
 
 import shutil
 from pathlib import Path
@@ -10,37 +10,29 @@ from grpo.policy.files import policy_facts, policy_file_names, weights_file
 from grpo.settings.tree import ConfigError
 from steps.names import EXPORT_CARD
 from steps.pages.known import results_of
-from steps.pages.results import Results
 from steps.pages.templates import page
 from steps.run.machine import Machine
 from steps.run.store import Store
-from steps.track.find import FoundPolicy, find_policy
+from steps.track.find import find_policy
 
 
 @click.command()
 @click.argument("model")
 @click.argument("out", type=click.Path(path_type=Path, resolve_path=True))
 def command(model: str, out: Path) -> int:
-    """Export a policy to the new folder OUT for other programs: its weights as safetensors, the JSON that describes it, a model card.
-
-    MODEL is champion, peak, a run's id or a folder (docs/commands.md).
-    """
+    """Write a policy's files and model card to the new folder OUT. MODEL: champion, peak, a run id or a folder (docs/commands.md)."""
     if out.exists():
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     machine = Machine.here()
     policy = find_policy(model, machine)
+    results, facts = results_of(policy.record, Store.of(machine)), policy_facts(policy.folder)
+    hashes = {weights_file(policy.folder).name: policy.weights_hash, "action table": facts["action_table"]}
+    card = page("model_card", results=results, run=policy.run, policy_step=policy.policy_step, described=facts, hashes=hashes)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
         for name in policy_file_names(policy.folder):
             shutil.copyfile(policy.folder / name, folder / name)
-        _write_card(policy, folder, results_of(policy.record, Store.of(machine)))
+        (folder / EXPORT_CARD).write_text(card, encoding="utf-8")
         write_manifest(folder, {"kind": "export", "run": policy.run, "step": policy.policy_step})
     print(f"written: {out}")
     return 0
-
-
-def _write_card(policy: FoundPolicy, folder: Path, results: Results | None) -> None:
-    facts = policy_facts(folder)
-    hashes = {weights_file(folder).name: policy.weights_hash, "action table": facts["action_table"]}
-    card = page("model_card", results=results, run=policy.run, policy_step=policy.policy_step, described=facts, hashes=hashes)
-    (folder / EXPORT_CARD).write_text(card, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The entry point of `chess-grpo`. Imports only the module of the given command, because a UCI engine must answer its GUI at once."""
+"""The entry point of `chess-grpo`. Imports only the called command's module, because a chess GUI waits for its engine."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,14 @@ from grpo.base.errors import PlainError
 from grpo.base.suggestions import did_you_mean
 from steps.run.commands import FLOW_FILE
 
-_INTERRUPTED: Final = 130
-"""A shell's exit code for a program that was ended by Ctrl-C."""
 _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Before a run": {
-        "doctor": "check machine and settings, with a remedy for each problem",
-    },
+    "Before a run": {"doctor": "check machine and settings"},
     "Runs": {
         "runs": "list runs, newest first: settings, status, results",
         "show": "show one run: settings, steps, results, findings",
         "card": "open a step's card: report, training curves or games",
         "compare": "compare the results of two runs",
-        "diagnose": "find what is wrong with a training, and how to fix it",
+        "diagnose": "find what is wrong with a training",
         "sweep": "run the pipeline over seeds and settings",
         "ui": "open the tracking store in the MLflow UI",
         "track": "log to MLflow what is missing after an outage",
@@ -35,32 +31,26 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "export": "write a policy as safetensors, JSON and model card",
     },
 }
-"""Group -> command, which is also the name of its module with the function `command` -> what it does."""
+"""Group -> command -> purpose. A command is the function `command` in the module of its name."""
 COMMANDS: Final = {name: goal for group in _GROUPS.values() for name, goal in group.items()}
 
 
 class _Commands(click.Group):
-    """The group of all commands, each imported when it is called."""
-
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # The signature is click's.
-        """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; raises UsageError with the nearest name for one that is not there."""
+        """Import and return a command. Raises UsageError with the nearest name for an unknown command."""
         if cmd_name.startswith("-"):
-            return None  # An unknown option: click says so.
+            return None  # An unknown option, which click reports.
         if cmd_name in ("run", "resume"):
-            raise click.UsageError(
-                f"the pipeline is a program of its own: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx
-            )
+            raise click.UsageError(f"the pipeline is another program: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx)
         if cmd_name not in COMMANDS:
             raise click.UsageError(f"there is no command {cmd_name!r}; {did_you_mean(cmd_name, COMMANDS)}", ctx)
         command: click.Command = import_module(f"steps.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the commands in their groups."""
         for title, commands in _GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()))
@@ -69,11 +59,11 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="chess-grpo")
 def commands() -> None:
-    """Tools of the chess GRPO pipeline. The whole pipeline is `python flows/chess_grpo.py run`."""
+    """Tools of the chess GRPO pipeline. `python flows/chess_grpo.py run` runs the pipeline."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 an error that the message explains, 2 wrong usage."""
+    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C, or a command's own."""
     try:
         return int(commands.main(arguments, prog_name="chess-grpo", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -87,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"chess-grpo: {error}", file=sys.stderr)
         return 1
     except click.Abort:
-        return _INTERRUPTED
+        return 130  # A shell's exit code after Ctrl-C.
 
 
 if __name__ == "__main__":

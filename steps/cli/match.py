@@ -1,9 +1,9 @@
-"""The command `chess-grpo match`: paired games between two players, with score, Elo and confidence intervals."""
+"""Command `chess-grpo match`."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -21,18 +21,15 @@ from steps.cli.tables import text_table
 from steps.run.machine import Machine
 from steps.run.terminal import TerminalSink
 
-_DEFAULT_PAIRS: Final = 100
-
 
 @click.command(help=f"Play paired games: two games per opening, with both colors. A player is one of: {ALLOWED}.")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
-@click.option("--pairs", type=COUNT, default=_DEFAULT_PAIRS, metavar="N", help=f"Number of openings (default {_DEFAULT_PAIRS}).")
+@click.option("--pairs", type=COUNT, default=100, metavar="N", help="Number of openings (default 100).")
 @click.option("--pgn", type=click.Path(path_type=Path), metavar="FILE", help="Write all games to this new file.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with six of the games to this new file.")
-@settings_options  # Such as evaluation.opening_book, and seed: another one gives other openings.
+@settings_options  # Another `seed` gives other openings.
 def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | None, **given: Any) -> int:
-    """Play the match, print its result, and write the files that are asked for."""
     settings = given_settings(**given)
     contestants = [parse_contestant(text) for text in (first, second)]
     files = [path for path in (pgn, html) if path is not None]
@@ -41,14 +38,14 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
     terminal = TerminalSink("match", (), lambda text: click.echo(text, err=True))
     with entered(contestants, machine, seed=settings.seed, says=terminal.say) as entrants:
         result = _played(entrants, settings, machine, pairs, terminal=terminal)
-        annotated = {} if pgn is None and html is None else _annotated(result, entrants, settings, machine)
+        annotated = _annotated(result, entrants, settings, machine) if files else {}
     click.echo(_text(result))
     event = f"{result.first} against {result.second}"
     if pgn is not None:
         tags = {"FirstPlayer": entrants[0].about, "SecondPlayer": entrants[1].about}
         today = datetime.now(UTC).date()
-        text = event_pgn([result], event=event, seed=settings.seed, played_on=today, facts=tags, annotated=annotated)
-        replace_file(pgn, text.encode())
+        games = event_pgn([result], event=event, seed=settings.seed, played_on=today, facts=tags, annotated=annotated)
+        replace_file(pgn, games.encode())
     if html is not None:
         replace_file(html, viewer_page(result, annotated, title=event, event=event).encode())
     if files:
@@ -57,12 +54,12 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a file that exists or could not be written after the games."""
+    """Raise ConfigError for a file that exists, or that could not be written after the games."""
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} already exists; name another file, or remove it")
         if not path.absolute().parent.is_dir():
-            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create it, or name another")
+            raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create the folder, or name another")
     if len({path.absolute() for path in paths}) < len(paths):
         raise ConfigError(f"--pgn and --html both name {paths[0]}; name different files")
 
@@ -78,7 +75,7 @@ def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, n
 
 
 def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> dict[int, AnnotatedGame]:
-    """Return the games worth looking at; positions are searched as for the reward."""
+    """Return chosen games by index, with the engine's search of each position at the reward's depth."""
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
         return annotate(result, policies, pool, depth=settings.boards.depth)

@@ -20,28 +20,25 @@ MAX_PORT: Final = 65_535
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--config` and `--set`, for `given_settings`, to a command."""
-    values = click.option(
-        "--set", "values", multiple=True, metavar="KEY=VALUE", help='A setting, such as boards.num_train=3000; TOML: text needs "quotes".'
-    )
+    """Add the options `--config` and `--set` to a command; `given_settings` reads them."""
+    values = click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="A setting (TOML): boards.num_train=3000.")
     return click.option("--config", metavar="NAME", help="A preset, or a TOML file.")(values(command))
 
 
 def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
-    """Return the settings of these options; raises ConfigError for invalid ones."""
-    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Here, because it costs most of the start of a command without settings.
+    """Return the settings of `--config` and `--set`. Raises ConfigError."""
+    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Slow to import, and few commands need settings.
 
     return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *values]))
 
 
 def open_in_browser(address: str) -> None:
-    """Open a page where there is a desktop."""
+    """Open a page, if there is a desktop."""
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
         webbrowser.open(address)
 
 
 def _temperature(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    """Return a temperature: `BEST_MOVE`, or one at which moves are sampled."""
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number")
     try:
@@ -50,12 +47,6 @@ def _temperature(_context: click.Context, _option: click.Parameter, value: float
         raise click.BadParameter(str(error)) from None
 
 
-temperature_option = click.option(
-    "--temperature",
-    type=float,
-    callback=_temperature,
-    default=BEST_MOVE,
-    metavar="T",
-    help="0 (default): the policy plays its most probable move. T > 0: it samples moves at temperature T.",
-)
-device_option = click.option("--device", default="cpu", help="cpu (default, because boards come one at a time), cuda or auto.")
+_TEMPERATURE: Final = "0 (default): play the most probable move. T > 0: sample moves at temperature T."
+temperature_option = click.option("--temperature", type=float, callback=_temperature, default=BEST_MOVE, metavar="T", help=_TEMPERATURE)
+device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # Boards come one at a time.

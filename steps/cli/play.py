@@ -1,4 +1,4 @@
-"""The command `chess-grpo play`: games against a policy on a page of this machine."""
+"""Command `chess-grpo play`."""
 
 import secrets
 from collections.abc import Callable
@@ -24,8 +24,7 @@ from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.track.find import find_policy, is_folder
 
-PLAYED: Final = "played"
-"""Folder of the home with the games that people finished."""
+PLAYED: Final = "played"  # The home's folder of finished games.
 
 
 @click.command()
@@ -35,16 +34,13 @@ PLAYED: Final = "played"
 @click.option("--fen", default=chess.STARTING_FEN, help="First position (default: the usual one).")
 @click.option("--port", type=click.IntRange(0, MAX_PORT), default=0, metavar="N", help="Port of the page (default: a free port).")
 @device_option
-def command(model: str, color: str, temperature: float, fen: str, port: int, device: str) -> int:  # noqa: PLR0917  # One for each option.
-    """Play against a policy on a page in the browser, which only this machine can open.
-
-    MODEL is champion (default), peak, a run's id or a folder (docs/commands.md).
-    """
+def command(model: str, color: str, temperature: float, fen: str, port: int, device: str) -> int:  # noqa: PLR0917  # One parameter per option.
+    """Play against a policy in this machine's browser. MODEL: champion (default), peak, a run id or a folder (docs/commands.md)."""
     machine = replace(Machine.here(), device=device, num_threads=1)
-    HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # A bad position is refused before anything is loaded.
+    HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # Refuses a bad position before loading.
     named = find_policy(model, machine)
 
-    from steps.common.policies.open import open_policy  # torch takes a second to import: bad arguments get their answer before.
+    from steps.common.policies.open import open_policy  # Slow: imports torch.
     from steps.run.device import torch_device
 
     policy = open_policy(named.folder, torch_device(machine))
@@ -69,7 +65,6 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
 
 def _save(folder: Path, game: HumanGame) -> None:
-    """Return what writes a finished game to a file of its own."""
     now = datetime.now(UTC)
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
@@ -82,7 +77,7 @@ def _serve(new_game: Callable[[bool | None], HumanGame], on_finished: Callable[[
     try:
         server = PlayServer(new_game, on_finished=on_finished, port=port)
     except OSError as error:
-        raise ConfigError(f"--port {port}: {error.strerror}; name another, or leave --port out for a free one") from None
+        raise ConfigError(f"--port {port}: {error.strerror}; name another port, or leave --port out for a free port") from None
     with server:
         click.echo(f"Play here: {server.address}\nOnly this machine can open the address; Ctrl-C ends the server.")
         open_in_browser(server.address)

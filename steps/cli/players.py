@@ -1,4 +1,4 @@
-"""Parses and opens players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
+"""Players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
 
 import os
 import re
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from grpo.match.players import Player
     from grpo.viewer.annotations import MoveProbabilities
 
-_RANDOM, _STOCKFISH = "random", "stockfish"
+_WORDS: Final = ("random", "stockfish")  # Suggestions for a mistyped player.
 ALLOWED: Final = (
-    f"{POLICY_NAMES}, each plays its best moves or, with @T, samples at temperature T (champion@0.5); random;"
+    f"{POLICY_NAMES}; a policy with @T samples moves at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
 )
-
 _MAX_LIMIT: Final[Mapping[str, int]] = {"nodes": 1_000_000_000, "depth": 100}
 _ENGINE: Final = re.compile(
     r"(?:stockfish|uci:(?P<path>.+)):(?P<unit>nodes|depth)=(?P<limit>[0-9]{1,10})(?:,random=(?P<random>0?\.[0-9]+))?"
@@ -33,80 +32,60 @@ _AT_TEMPERATURE: Final = re.compile(r"(.+)@([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 class ContestantError(PlainError, ValueError):
-    """A text is not a player; the message says what is allowed."""
+    """A text is not a player; the message lists the allowed forms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A parsed player that is not opened yet: a policy, an engine, or neither, which moves at random."""
+    """A parsed player: a policy (has `model`), an engine (has `limit`), or a random mover (has neither)."""
 
-    text: str
-    """As the user wrote it."""
-    model: str = ""
-    """For a policy: its name, one of `POLICY_NAMES`."""
-    temperature: float | None = None
-    """For a policy: None plays the best move."""
-    engine: str | None = None
-    """For an engine: its path; None is this machine's Stockfish."""
-    limit: str = ""
-    """For an engine: the arguments of UCI's `go`."""
-    random_share: float = 0.0
-    """For an engine: the probability that a move is random instead."""
+    text: str  # The text as typed.
+    model: str = ""  # A policy's name, one of `POLICY_NAMES`.
+    temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
+    engine: str | None = None  # An engine's path; None is this machine's Stockfish.
+    limit: str = ""  # An engine's search limit, the arguments of UCI's `go`: "nodes 50".
+    random_share: float = 0.0  # Probability, below 1, that a random move replaces an engine's move.
 
 
 def parse_contestant(text: str) -> Contestant:
-    """Return the player that a text names.
-
-    Raises ContestantError, which says what is allowed.
-    """
-    if text == _RANDOM:
+    """Return the player that a text names. Raises ContestantError."""
+    if text == "random":
         return Contestant(text=text)
-    if text.partition(":")[0] in (_STOCKFISH, "uci"):
-        return _engine(text)
+    if text.partition(":")[0] in ("stockfish", "uci"):
+        match = _ENGINE.fullmatch(text)
+        limit, share = (0, 1.0) if match is None else (int(match["limit"]), float(match["random"] or 0))
+        if match is None or not 1 <= limit <= _MAX_LIMIT[match["unit"]] or share >= 1:
+            raise _unreadable(text)
+        return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
     name, number = match.groups() if (match := _AT_TEMPERATURE.fullmatch(text)) else (text, None)
     is_path = os.sep in name or Path(name).exists()
-    if name in ("", _RANDOM) or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
+    if name in ("", "random") or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
         raise _unreadable(text)
     return Contestant(text=text, model=name, temperature=None if number is None else float(number))
 
 
-def _engine(text: str) -> Contestant:
-    match = _ENGINE.fullmatch(text)
-    limit, share = (0, 1.0) if match is None else (int(match["limit"]), float(match["random"] or 0))
-    if match is None or not 1 <= limit <= _MAX_LIMIT[match["unit"]] or share >= 1:
-        raise _unreadable(text)
-    return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
-
-
-def _nearest(word: str) -> str:
-    return nearest(word, (_RANDOM, _STOCKFISH))
-
-
 def _unreadable(text: str) -> ContestantError:
-    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {_nearest(text.partition(':')[0])}".rstrip("; "))
+    return ContestantError(f"{text!r} is not a player; allowed are {ALLOWED}; {nearest(text.partition(':')[0], _WORDS)}".rstrip("; "))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """An opened player."""
+    """A player that can move."""
 
     player: "Player"
-    about: str
-    """Its name with run, step and hash of a policy, or name and hash of an engine."""
-    move_probabilities: "MoveProbabilities | None" = None
-    """Of a policy, for the notes of its games."""
+    about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
+    move_probabilities: "MoveProbabilities | None" = None  # Comments in the policy's games show the probabilities.
 
 
 @contextmanager
 def entered(
     contestants: Sequence[Contestant], machine: Machine, *, seed: int, says: Callable[[str], None] | None = None
 ) -> Iterator[list[Entrant]]:
-    """Yield the opened players in order; their engines run while the block lasts.
+    """Yield the opened players in order; their engines run until the block ends.
 
-    Each has random streams of its own below the seed, even when a player plays against itself. An engine that fails to name a legal move
-    loses the game, and `says` takes the line about it; without `says` the match ends.
-
-    Raises what `find_policy` raises, before torch is imported; EngineMissingError when there is no such engine.
+    Each player has its own random stream, so a player can meet itself. An engine that names no legal move loses the game, and `says` prints
+    a line; without `says` an error ends the match. Raises ContestantError, EngineMissingError, or `find_policy`'s errors (before torch is
+    imported).
     """
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
@@ -135,11 +114,11 @@ def entered(
 
 
 def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
-    """Return a policy. Raises ContestantError if there is none of this name, which is like that of another kind of player."""
+    """Return a policy. An unknown name that resembles `random` or `stockfish` raises ContestantError, not NotFoundError."""
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:
-        if _nearest(contestant.model):
+        if nearest(contestant.model, _WORDS):
             raise _unreadable(contestant.text) from None
         raise
 

@@ -1,4 +1,4 @@
-"""The command `chess-grpo runs`: lists the runs of the store with settings, status and results."""
+"""Command `chess-grpo runs`."""
 
 from itertools import islice
 
@@ -16,10 +16,9 @@ from steps.run.terminal import duration
 @click.command()
 @click.option("--last", type=COUNT, default=10, metavar="N", help="Number of runs to list (default 10).")
 def command(last: int) -> int:
-    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), the newest first.
+    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), newest first.
 
-    Id, start, status, settings, the run that it resumed from, verdict, findings of the diagnosis, and of a failed run the step and the
-    cause. A run whose process was killed is recorded as such.
+    Shows status, settings, origin, data, verdict, findings and error. Ends runs whose processes are gone.
     """
     machine = Machine.here()
     store = Store.of(machine)
@@ -27,7 +26,7 @@ def command(last: int) -> int:
     _close_gone(runs, machine)
     newest = list(islice(runs.all(), last + 1))
     if not newest:
-        print(f"no runs in {store} yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes")
+        print(f"no runs in {store} yet: `make run CONFIG=smoke` makes a run in 3 to 7 minutes")
         return 0
     print("\n".join(_lines(run, store) for run in newest[:last]))
     more = f" (--last {2 * last} lists earlier runs)" if len(newest) > last else ""
@@ -36,10 +35,10 @@ def command(last: int) -> int:
 
 
 def _close_gone(runs: Runs, machine: Machine) -> None:
-    """End the runs whose processes are gone, in the records and in MLflow."""
+    """End runs whose processes are gone, in the records and in MLflow."""
     if not (gone := runs.close_gone()):
         return
-    from steps.track.publish import SECONDS, publish_all  # MLflow takes seconds to import.
+    from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
 
     reasons = publish_all(machine, runs=gone, seconds=SECONDS)
     for run in gone:
@@ -48,20 +47,19 @@ def _close_gone(runs: Runs, machine: Machine) -> None:
 
 
 def status_of(run: Run) -> str:
-    """Return how a run is or ended, and after how long."""
+    """Return a run's status: "running", "finished after 5 min 10 s", "failed in screen after 2 min 08 s"."""
     took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
     where = f" in {run.failed_step}" if run.failed_step and run.status in ("failed", "killed") else ""
     return f"{run.status}{where}{took}"
 
 
 def origin_of(run: Run) -> str:
-    """Return which checkpoint a run was resumed from; empty for a new training."""
+    """Return the checkpoint that a run resumed from; "" for a new training."""
     origin = run.facts["origin"]
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 
 
 def _lines(run: Run, store: Store) -> str:
-    """Return id and status, settings, origin, verdict, findings, and why it failed."""
     rows = {"settings": run.facts["label"], "resumed": origin_of(run), **summary_of(run, store), "error": run.error}
     head = f"{run.name}  {when(run.started)}  {status_of(run)}"
     return "\n".join([head, *(f"    {name:<8}  {text}" for name, text in rows.items() if text)])

@@ -1,4 +1,4 @@
-"""The command `chess-grpo show`: one run with command, steps, results, findings and locations."""
+"""Command `chess-grpo show`."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,19 +19,14 @@ from steps.run.terminal import duration
 from steps.track.find import LAST, find_run
 from steps.track.sweep import SWEEP
 
-_HASH: Final = 12
+_HASH: Final = 12  # Printed digits of a hash.
 
 
 @click.command()
 @click.argument("name", metavar="[RUN]", default=LAST)
 def command(name: str) -> int:
-    """Show one run, by default the last.
-
-    Its command with the settings that differ from its preset, its steps, its results with 95 % intervals, findings of the diagnosis, and
-    where champion, report and card are; why it failed, if it did.
-    """
-    machine = Machine.here()
-    store = Store.of(machine)
+    """Show a run (default: the last): status, error, settings, command, steps, results with 95 % intervals, findings, files."""
+    store = Store.of(Machine.here())
     run = find_run(name, store, has=lambda _: True)
     results = results_of(run, store)
     print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nFiles and pages"]))
@@ -40,7 +35,6 @@ def command(name: str) -> int:
 
 
 def _head(run: Run, store: Store) -> Iterator[str]:
-    """Yield status, cause and remedy of a failure, command, and the settings that differ from the preset."""
     facts, code = run.facts, run.facts["code"]
     yield f"Run {run.name}: {status_of(run)}"
     rows = {
@@ -52,9 +46,8 @@ def _head(run: Run, store: Store) -> Iterator[str]:
         "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
         "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],
     }
-    lines = pasteable(facts["command"]).splitlines()
-    command = [("" if number else "command", line) for number, line in enumerate(lines)]
-    yield text_table([*((name, value) for name, value in rows.items() if value), *command], indent="  ")
+    command = [("" if number else "command", line) for number, line in enumerate(pasteable(facts["command"]).splitlines())]
+    yield text_table([*(row for row in rows.items() if row[1]), *command], indent="  ")
     if run.status in ("failed", "killed"):
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
@@ -62,13 +55,12 @@ def _head(run: Run, store: Store) -> Iterator[str]:
 
 
 def _steps(run: Run) -> Iterator[str]:
+    attempts = run.latest().values()
     if run.status == "finished":
-        reused = [attempt.step for attempt in run.latest().values() if attempt.output is not None and attempt.output["reused"]]
+        reused = [attempt.step for attempt in attempts if attempt.output is not None and attempt.output["reused"]]
         yield f"\nSteps: all finished; reused: {', '.join(dict.fromkeys(reused)) or 'none'}"
-        return
-    yield "\nSteps"
-    rows = [_step(attempt) for attempt in run.latest().values()]
-    yield text_table(rows, indent="  ") if rows else "  none yet"
+    else:
+        yield f"\nSteps\n{text_table(map(_step, attempts), indent='  ') or '  none yet'}"
 
 
 def _step(attempt: Attempt) -> tuple[str, ...]:
@@ -79,24 +71,20 @@ def _step(attempt: Attempt) -> tuple[str, ...]:
 
 
 def _results(results: Results | None) -> Iterator[str]:
-    if results is None:
-        yield "\nResults: no verdict yet"
-        return
-    yield f"\nResults: {results.decision.verdict}"
-    yield from (f"  {line}".rstrip() for line in verdict_lines(results))
+    yield f"\nResults: {'no verdict yet' if results is None else results.decision.verdict}"
+    if results is not None:
+        yield from (f"  {line}".rstrip() for line in verdict_lines(results))
 
 
 def _findings(run: Run, results: Results | None, store: Store) -> Iterator[str]:
     diagnosis = findings_of(run, results, store)
-    if diagnosis is None:
-        yield "\nDiagnosis: none recorded"
-        return
-    yield f"\nDiagnosis: {diagnosis.tag}"
-    yield from (f"  {line}" for line in finding_lines(diagnosis.findings))
+    yield f"\nDiagnosis: {'none recorded' if diagnosis is None else diagnosis.tag}"
+    if diagnosis is not None:
+        yield from (f"  {line}" for line in finding_lines(diagnosis.findings))
 
 
 def _locations(run: Run, store: Store) -> list[tuple[str, str]]:
-    """Return (name, location) of a run's champion, page of games, report, card and training output."""
+    """Return (name, path, address or command) of a run's outputs."""
     rows = []
     if (selected := run.output_of("select")) is not None:
         rows += [(name, f"{store.place(selected)}/{part}") for name, part in (("champion", CHAMPION), ("games", GAMES_PAGE))]

@@ -1,4 +1,4 @@
-"""The command `chess-grpo solve`: the fraction of Lichess puzzles and of EPD test suites that a policy solves."""
+"""Command `chess-grpo solve`."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,31 +12,30 @@ from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 from steps.cli.options import COUNT
 from steps.cli.tables import text_table
 from steps.run.machine import Machine
+from steps.track.find import find_policy
 
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20
+_MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme with a line of its own.
 
 
 @click.command()
 @click.argument("model")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--limit", type=COUNT, metavar="N", help="Only the first N usable exercises of each file.")
+@click.option("--limit", type=COUNT, metavar="N", help="Use the first N usable exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
-    """Solve Lichess puzzles (.csv) and EPD test suites (.epd) with a policy's best moves.
+    """Print the fractions of Lichess puzzles (.csv, by rating and theme) and EPD suites (.epd) that a policy's best moves solve.
 
-    Files, folders, globs or s3:// addresses, also compressed. Puzzles are reported by rating and theme. All fractions have 95 % intervals.
-    Unusable entries are counted, with the first one. MODEL is champion, peak, a run's id or a folder (docs/commands.md).
+    FILE: a file, folder, glob or s3:// address, also compressed. MODEL: champion, peak, a run id or a folder (docs/commands.md).
     """
     sources = find_files(files)
     for file in sources:
         if file.kind == FileKind.GAMES:
             raise SourceError(f"{file.uri}: games have no solutions; give Lichess puzzles (.csv) or EPD suites (.epd)")
-    # Slow imports come after all checks that do not need them.
+    # Slow imports follow the checks.
     from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
-    from steps.track.find import find_policy
 
     machine = Machine.here()
     policy = find_policy(model, machine)
@@ -49,7 +48,7 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
 
 
 def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
-    """Return the results for one file as text; raises SourceError when there is nothing to solve in it."""
+    """Return a file's results as text. Raises SourceError if the file has no usable exercise."""
     from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
     from grpo.match.replies import ReplyCounts
 
@@ -74,7 +73,7 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
             answers += counts
     left_out = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
     if not num:
-        raise SourceError(f"{file.uri}: it has nothing to solve ({left_out or 'it is empty'}); give puzzles, or EPD with bm or am")
+        raise SourceError(f"{file.uri}: nothing to solve ({left_out or 'the file is empty'}); give puzzles, or EPD with bm or am")
     shown = [group for group in sorted(num) if not group or num[group] >= _MIN_OF_GROUP]
     rows = text_table([(group or "solved", solved_fraction(num_solved[group], num[group])) for group in shown], indent="  ")
     return "\n".join([rows, *([f"  answers: {answers}"] if answers.num_answers else []), *([f"  {left_out}"] if left_out else [])])

@@ -1,4 +1,4 @@
-"""The command `chess-grpo sweep`: the whole pipeline over seeds and combinations of settings, and the means over seeds."""
+"""Command `chess-grpo sweep`."""
 
 import os
 import re
@@ -24,26 +24,24 @@ from steps.run.store import Store
 from steps.run.terminal import duration
 from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, read_sweep, sweep_name
 
-_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")
-"""The line that a flow prints when a step begins (`steps.job.task`)."""
+_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # A line of `steps.job.task`.
 _NOTES: Final = """
-Elo [95 % interval]. Gain: the candidate against its own start in the confirmation games.
-Ladder gain: the candidate's rating minus the own start's rating, from games with the same openings.
-Between runs: the mean over seeds. The interval (Student's t, n - 1 degrees of freedom) covers all that a seed changes; one seed has none.
-Within runs: the same mean. The interval covers only the luck of the games. If it is the wider interval, the few runs agree by chance."""
+Elo [95 % interval]. Gain: candidate against own start, in the confirmation games.
+Ladder gain: candidate's rating minus own start's rating, from the same openings.
+Between runs: the mean's interval covers all that a seed changes (Student's t, n - 1 degrees of freedom); one seed has no interval.
+Within runs: the mean's interval covers only the luck of the games. If this interval is wider, the few runs agree by chance."""
 
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
-@click.argument("words", metavar="SETTINGS", nargs=-1)  # An option of click takes one value; the next numbers are arguments.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # Takes the later seeds too, because a click option has one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; words need no quotes; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the present table; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
-    """Run the whole pipeline with each seed and each combination of settings, and print the results with the mean over seeds.
+    """Run the pipeline with each seed and combination of settings; print the results and their means over seeds.
 
-    SETTINGS is a preset, or a TOML file with the differences from one. Runs reuse each other's outputs where the versions allow. The same
-    command again skips the runs that have finished (the same settings, code and engine), and continues a killed one. A failed run does not
-    stop the others.
+    SETTINGS is a preset or a TOML file. Runs of equal versions share outputs. The repeated command skips finished runs (equal settings,
+    code and engine) and continues killed runs. A failed run does not stop the sweep.
     """
     names = [word for word in words if not word.isdecimal()]
     if len(names) != 1:
@@ -52,7 +50,7 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
     from grpo.engine.identity import identify
 
     machine = Machine.here()
-    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before a missing engine.
+    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before it needs the engine.
     made_by = f"{_code({(run.policy.kind, run.policy.network) for run in plan})} {identify(machine.stockfish)}"
     plan = plan_sweep(settings, seeds, values, made_by=made_by)
     store = Store.of(machine)
@@ -70,14 +68,14 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the name of each combination and its table as text: a head, the runs, the means over those that finished."""
+    """Yield each combination and its table: header, one row per seed, means over the finished runs."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
         chosen = [row for row in rows if row.planned.combination == combination]
         table = [["seed", "verdict", *titles]]
         table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in chosen]
         if finished := [row for row in chosen if row.gains]:
-            # Of a measure that one of them lacks there is no mean over all.
+            # A gain that a run lacks has no mean.
             values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
             between = [between_runs([gain.value for gain in gains]) for gains in values]
             within = [within_runs(gains) if gains else None for gains in values]
@@ -91,13 +89,13 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    """Return the hash of the code of all steps that compute something, for policies of these kinds and networks."""
-    steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last compute nothing.
+    """Return the hash of all steps' code for policies (kind, network)."""
+    steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last step compute nothing.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 
 def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
-    """Run what has not finished yet, seed by seed; what each prints is in a file of the folder."""
+    """Run the unfinished runs one by one, each with a log file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
     click.echo(f"Sweep {folder.name}: {len(plan)} runs, {len(finished)} of them are finished")
@@ -112,13 +110,9 @@ def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
 
 
 def _run_flow(run: PlannedRun, sweep: str, log: Path, prefix: str) -> int:
-    """Run the flow with these settings, and return its exit code. It ends when this process is killed, and saves a checkpoint before.
+    """Run the flow and return its exit code. All output goes to `log`; lines about steps are also printed, after `prefix`.
 
-    Args:
-        run: the settings, and the key by which the run is found again.
-        sweep: name of the sweep.
-        log: the file for everything that the flow prints.
-        prefix: what each line on the console begins with; a step that begins is a line.
+    If this process is killed, the flow saves a checkpoint and ends.
     """
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), SWEEP_VARIABLE: f"{sweep}/{run.key}"}
     arguments = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run"]

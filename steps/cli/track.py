@@ -1,4 +1,4 @@
-"""The command `chess-grpo track`: logs to MLflow what runs could not log during an outage."""
+"""Command `chess-grpo track`."""
 
 import click
 
@@ -10,12 +10,11 @@ from steps.run.store import Store
 @click.command()
 @click.option("--again", is_flag=True, help="Check all runs, not only those with something missing: for a restored or deleted database.")
 def command(again: bool) -> int:
-    """Log to MLflow what runs of this store could not log during an outage.
+    """Log to MLflow what the store's runs could not log during an outage.
 
-    Each run is logged to the tracking store that it belongs to; a second time logs nothing twice. What Weights & Biases could not take
-    lies in folders that `wandb sync` uploads. The exit code is 1 when something is left.
+    Each run goes to its own tracking store, nothing twice. Exit code 1: something is still missing. Weights & Biases: use `wandb sync`.
     """
-    from steps.track.publish import publish_all  # MLflow takes seconds to import.
+    from steps.track.publish import publish_all  # Slow: imports MLflow.
 
     machine = Machine.here()
     store = Store.of(machine)
@@ -24,7 +23,7 @@ def command(again: bool) -> int:
     waiting = list(runs.all() if again else runs.unpublished())
     reasons = publish_all(machine, runs=waiting, again=again)
     missing: dict[str, list[str]] = {}
-    for run in reversed(waiting):  # The earliest first, as they happened.
+    for run in reversed(waiting):  # Oldest first.
         reason, tracking = reasons.get(run.name, ""), run.facts["tracking"]
         if run.status == "running":
             click.echo(f"run {run.name} is running and logs itself{f' ({reason})' if reason else ''}")

@@ -1,11 +1,11 @@
-"""The command `chess-grpo uci`: a policy as a UCI engine. It imports little, because chess GUIs wait while it starts."""
+"""Command `chess-grpo uci`. Imports little, because the chess GUI waits for its engine."""
 
 import os
 import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,8 +21,7 @@ from steps.track.find import FoundPolicy, find_policy
 if TYPE_CHECKING:
     from grpo.uci.search import MoveFinder
 
-_STDOUT: Final = 1
-_STDERR: Final = 2
+_STDOUT, _STDERR = 1, 2
 
 
 @click.command()
@@ -30,10 +29,7 @@ _STDERR: Final = 2
 @temperature_option
 @device_option
 def command(model: str, temperature: float, device: str) -> int:
-    """Run a policy as a UCI engine; a chess GUI starts this command (docs/commands.md#play-against-it).
-
-    Only the protocol goes to standard output. The UCI option Temperature overrides --temperature.
-    """
+    """Run a policy as a UCI engine for a chess GUI (docs/commands.md). The UCI option Temperature overrides --temperature."""
     write = _protocol_writer()
     try:
         machine = replace(Machine.here(), device=device, num_threads=1)
@@ -47,10 +43,10 @@ def command(model: str, temperature: float, device: str) -> int:
         )
         serve(engine, sys.stdin.buffer)
     except PlainError as error:
-        write(f"info string error: {' '.join(str(error).split())}")  # A GUI shows this line; standard error has the message too.
+        write(f"info string error: {' '.join(str(error).split())}")  # For the GUI; `main` prints the message on stderr.
         raise
     except BrokenPipeError:
-        pass  # The GUI has ended.
+        pass  # The GUI is gone.
     return 0
 
 
@@ -62,14 +58,11 @@ def _load(policy: FoundPolicy, machine: Machine) -> "MoveFinder":
 
 
 def _protocol_writer() -> Callable[[str], None]:
-    """Return a function that writes lines to standard output, which is reserved for it from now on.
-
-    Output of libraries, even of native code, goes to standard error.
-    """
+    """Return a function that writes lines to standard output; redirect all other output, also of native code, to standard error."""
     protocol = os.dup(_STDOUT)
     try:
         os.dup2(_STDERR, _STDOUT)
-    except OSError:  # The GUI has closed it.
+    except OSError:  # The GUI closed standard error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
     sys.stdout = sys.stderr
 

@@ -1,4 +1,4 @@
-"""The command `chess-grpo ui`: starts the MLflow UI on the tracking store of this home."""
+"""Command `chess-grpo ui`."""
 
 import os
 import sys
@@ -10,21 +10,20 @@ import click
 from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
-_HOST, _DEFAULT_PORT = "127.0.0.1", 5000
+_HOST: Final = "127.0.0.1"
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # The UI only serves pages.
+    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",  # A warning for MLflow's authors.
 }
-"""No telemetry, no job scheduler (the UI only serves pages), and no warning that only MLflow's authors can act on."""
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, MAX_PORT), default=_DEFAULT_PORT, metavar="N", help=f"Port (default {_DEFAULT_PORT}).")
+@click.option("--port", type=click.IntRange(1, MAX_PORT), default=5000, metavar="N", help="Port (default 5000).")
 def command(port: int) -> int:
-    """Start the MLflow UI on the tracking store of this home (CHESS_GRPO_HOME), for this machine only; Ctrl-C ends it.
+    """Start the MLflow UI on the home's tracking store (CHESS_GRPO_HOME); only this machine can open the page.
 
-    If MLFLOW_TRACKING_URI names a server, which has a UI of its own, the address of the runs' page there is printed.
+    If MLFLOW_TRACKING_URI names a server, prints the address of its page of runs instead.
     """
     machine = Machine.here()
     is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")
@@ -34,18 +33,18 @@ def command(port: int) -> int:
     store, file = TrackingStore(machine.tracking_uri), sqlite_file(machine.tracking_uri)
     if not store.exists:
         click.echo(f"{file} is new: the page is empty until a run starts (`make run CONFIG=smoke`)")
-    # In a new store this makes the tables, under a lock; a store that does not answer is named here.
+    # Creates a new store's tables under a lock, or raises an error with the store's address.
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
-    # Without the type MLflow 3 opens its page for prompts and traces.
+    # Without `workflowType`, MLflow 3 opens its page for prompts and traces.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_server:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
         return 0
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
-    # Passed as a variable, so that a password in the address is not visible in the list of processes.
+    # A variable, because the list of processes would show a password in an argument.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
-    command_line = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
-    os.execve(sys.executable, command_line, environment)  # noqa: S606  # Replaces this process, so that the UI gets Ctrl-C and signals.
+    arguments = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
+    os.execve(sys.executable, arguments, environment)  # noqa: S606  # The UI replaces this process and gets its signals.
     raise AssertionError("this process is the UI now")
