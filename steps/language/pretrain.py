@@ -20,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report, with the best step's metrics as further fields: `imitation_loss`, `imitation_validation_loss[/TASK]`."""
+    """Report; the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token, are further fields."""
 
     model_config = ConfigDict(extra="allow")
 

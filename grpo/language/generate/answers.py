@@ -87,7 +87,7 @@ def _written(
 
 def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Generator] | None) -> tuple[Tensor, Tensor]:
     """Return a token per row of logits [rows, vocabulary] and its log-probability, both [rows]; without streams the likeliest token."""
-    if not bool((logits < torch.inf).all()):  # NaN fails the comparison too.
+    if not bool((logits < torch.inf).all()):  # NaN fails too.
         raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
     distribution = token_distribution(logits, temperature=temperature)
     if streams is None:

@@ -45,7 +45,7 @@ class EvaluationBoards:
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
         """Return `language.num_heldout_boards` held-out boards in the table's order: the first of each phase, equally many if possible.
 
-        Raises ValueError without a held-out board, or without values of the deeper search for a chosen board.
+        Raises ValueError without held-out boards, or if a chosen board has no `strong_values`.
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:

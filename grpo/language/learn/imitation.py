@@ -35,6 +35,7 @@ def imitate(
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
+    # "cloning" seeds the random numbers; another name would train another model.
     validation_examples = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
 
     def clip(*_: object) -> None:
