@@ -98,11 +98,7 @@ class Store:
         The progress folder survives kills until the output is stored. With S3, the folder begins as the latest copy of any machine.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
-
-        def say(holder: str) -> None:
-            print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)
-
-        with locked(lock, say):
+        with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
             # Temporary hard links of killed processes would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)
