@@ -2,7 +2,7 @@
 
 A writer fills a temporary folder, adds the manifest (hash of each file), and renames the folder to `outputs/STEP/VERSION/`. Outputs never
 change, and equal versions have equal outputs, so machines need no lock. Processes of one disk lock a version, because they share
-`progress/STEP/VERSION/`. If the store is S3 (`steps.run.copies`), these folders lie in the home, the outputs as a cache.
+`progress/STEP/VERSION/`; a dead process holds no lock. If the store is S3 (`steps.run.copies`), these folders lie in the home.
 """
 
 import os
