@@ -18,7 +18,7 @@ _PACKAGES: Final = ("steps", "data_checks", "grpo")
 _IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on them, imported or not.
 _LEFT_OUT: Final = (
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # The version has their values.
-    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The same.
+    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The same holds for these.
     "grpo.metrics.table",  # Code that logs a metric has its name; the rest is text.
     "steps.common.live_diagnosis",  # Only shown.
 )

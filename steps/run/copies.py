@@ -2,7 +2,7 @@
 
 - `outputs/STEP/VERSION/HASH/`: an output's files, then the manifest.
 - `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, then the index (name -> hash).
-  A new copy takes a NUMBER above all others, so the highest number is the latest work, whatever the machines' clocks.
+  A new copy takes a NUMBER above all others, so the highest number is the latest work, whatever clocks say.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 A writer fills a temporary folder, adds the manifest (hash of each file), and renames the folder to `outputs/STEP/VERSION/`. Outputs never
 change, and equal versions have equal outputs, so machines need no lock. Processes of one disk lock a version, because they share
-`progress/STEP/VERSION/`. If the store is S3 (`steps.run.copies`), these folders lie in the home, the outputs as a cache.
+`progress/STEP/VERSION/`; a dead process holds no lock. If the store is S3 (`steps.run.copies`), these folders lie in the home.
 """
 
 import os
@@ -98,11 +98,7 @@ class Store:
         The progress folder survives kills until the output is stored. With S3, the folder begins as the latest copy of any machine.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
-
-        def say(holder: str) -> None:
-            print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)
-
-        with locked(lock, say):
+        with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
             # Temporary hard links of killed processes would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)

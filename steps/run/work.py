@@ -62,7 +62,7 @@ class Work:
     machine: Machine
     inputs: Mapping[str, Path] = field(default_factory=dict)  # Step of `Step.inputs` -> verified output.
     of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of existing checkpoint and champion, if in `Step.of_run`.
-    parts: Sequence[Path] = ()  # Outputs of the joined parallel tasks.
+    parts: Sequence[Path] = ()  # Outputs of joined parallel tasks.
     part: Part = Part(number=0, count=1)
     facts: Mapping[str, Any] = field(default_factory=dict)  # Parts of the version.
     progress_folder: Path  # Survives a kill; contains the journal.
@@ -70,7 +70,7 @@ class Work:
     say: Callable[[str], None] = print  # Prints a line.
     saved: Callable[[], None] = lambda: None  # Called after each checkpoint or other progress on the disk.
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Finds events in a record, for listeners only.
-    _rows: list[dict[str, Any]] = field(default_factory=list)  # The journal's lines.
+    _rows: list[dict[str, Any]] = field(default_factory=list)  # Parsed lines of the journal.
     _old_times: deque[int] | None = None  # Times (ms since 1970) of lines that were cut; None before any cut.
 
     def __post_init__(self) -> None:
