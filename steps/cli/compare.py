@@ -62,7 +62,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
             not_compared.setdefault(f"another {reason}", []).append(name)
         else:
             rows.append(_row(a, b))
-    yield f"Results: {'A, B, and A minus B with its 95 % interval' if rows else 'none can be compared'}"
+    yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
         yield "An interval that contains 0 shows no difference, but does not exclude one. In many rows, one may mislead by chance."
