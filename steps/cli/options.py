@@ -51,4 +51,4 @@ _TEMPERATURE_HELP: Final = "0 (default): play the most probable move. T > 0: sam
 temperature_option = click.option(
     "--temperature", type=float, callback=_temperature, default=BEST_MOVE, metavar="T", help=_TEMPERATURE_HELP
 )
-device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # Boards come one at a time.
+device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # A GPU gains nothing for single boards.
