@@ -36,7 +36,7 @@ def command(first: str, second: str) -> int:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
         print("\n".join(comparison(results[0], results[1])))
-        print(f"To learn which champion is stronger, let them play: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
+        print(f"Games between the champions decide: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
     return 0
 
 
@@ -62,7 +62,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
             not_compared.setdefault(f"another {reason}", []).append(name)
         else:
             rows.append(_row(a, b))
-    yield f"Results: {'A, B, and A minus B with its 95 % interval' if rows else 'none can be compared'}"
+    yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
         yield "An interval that contains 0 shows no difference, but does not exclude one. In many rows, one may mislead by chance."
@@ -75,9 +75,9 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
     """Return name, value of A, value of B, A - B (as independent samples), and "A is better" if the interval excludes 0."""
-    values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]
+    values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]  # Without intervals.
     change = difference(a.estimate, b.estimate)
-    better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"
+    better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
     return a.name, *values, change.text(a.unit, is_change=True), "" if change.low <= 0 <= change.high else f"{better} is better"
 
 

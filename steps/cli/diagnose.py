@@ -80,7 +80,7 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
 
 
 def _history_of(run: Run, store: Store) -> Path | None:
-    """Return the history file from the output of `finetune`, else from the progress of its last attempt on this disk."""
+    """Return the history file from the output of `finetune`, else from the progress of the run's last attempt on this disk."""
     if (finetuned := run.output_of("finetune")) is not None:
         return store.file(finetuned, HISTORY)
     attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]

@@ -47,6 +47,6 @@ def _temperature(_context: click.Context, _option: click.Parameter, value: float
         raise click.BadParameter(str(error)) from None
 
 
-_TEMPERATURE: Final = "0 (default): play the most probable move. T > 0: sample moves at temperature T."
-temperature_option = click.option("--temperature", type=float, callback=_temperature, default=BEST_MOVE, metavar="T", help=_TEMPERATURE)
-device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # Boards come one at a time.
+_SAMPLING: Final = "0 (default): play the most probable move. T > 0: sample moves at temperature T."
+temperature_option = click.option("--temperature", type=float, callback=_temperature, default=BEST_MOVE, metavar="T", help=_SAMPLING)
+device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # A GPU gains nothing for single boards.

@@ -67,7 +67,7 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
     num, num_solved, answers = Counter[str](), Counter[str](), ReplyCounts()
     with opened(file) as stream:
         for exercise, is_solved, counts in solve(player, islice(usable(read(stream, file.name)), limit)):
-            for group in ("", *exercise.groups):
+            for group in ("", *exercise.groups):  # "" counts all exercises.
                 num[group] += 1
                 num_solved[group] += is_solved
             answers += counts

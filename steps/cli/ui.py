@@ -23,7 +23,7 @@ _QUIET: Final = {
 def command(port: int) -> int:
     """Start the MLflow UI on the home's tracking store (CHESS_GRPO_HOME); only this machine can open the page.
 
-    If MLFLOW_TRACKING_URI names a server, prints the address of its page of runs instead.
+    If MLFLOW_TRACKING_URI names a server, prints the address of the server's page of runs instead.
     """
     machine = Machine.here()
     is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")
@@ -37,7 +37,7 @@ def command(port: int) -> int:
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
-    # Without `workflowType`, MLflow 3 opens its page for prompts and traces.
+    # Without `workflowType`, MLflow 3 opens the page of prompts and traces.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_server:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
