@@ -117,7 +117,7 @@ def test_a_model_of_a_kind_of_ones_own_is_registered_and_resumes_no_other(tmp_pa
     assert ranked(chess.Board()) == (["a2a3"], [])
     monkeypatch.setattr(checkpoints, "verified_manifest", lambda folder: {})
     for kind in (NetworkPolicy, LanguagePolicy):
-        with pytest.raises(IncompatibleError, match="holds a policy of kind 'toy', and this run trains one of kind"):
+        with pytest.raises(IncompatibleError, match="holds a policy of kind 'toy', this run trains a policy of kind"):
             checkpoints.load_checkpoint(tmp_path / "files" / mlflow_model.POLICY, CPU, kind)
 
 
