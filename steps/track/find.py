@@ -114,7 +114,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Downloads missing files.
+    """Return the policy with a name of `POLICY_NAMES`, not loaded; print its step, run and folder to stderr. Downloads missing files.
 
     A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
     ForeignError (other code wrote the version), IncompatibleError (another action table).
