@@ -55,7 +55,7 @@ class Dataset(Document):
 
     @property
     def name(self) -> str:
-        """At most three sources, the one with most boards first, such as "own.pgn, engine games"."""
+        """The three largest sources, such as "own.pgn, engine games", and the number of others."""
         sources = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
         names = ["engine games" if source == ENGINE else source for source in sources]
         return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")

@@ -24,7 +24,7 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# No tracebacks of exceptions that are raised as well; no progress of creating a database.
+# Log no tracebacks, because the exceptions are raised, and no progress of creating a database.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 

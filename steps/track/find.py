@@ -106,7 +106,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     ids = [run.name for run in all_runs]
     none_yet = "there is no run yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
     newest = f"the newest runs are {', '.join(ids[:3])}" if ids else none_yet
-    fault = f"no run in {store} has come so far" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    fault = f"no run in {store} is far enough" if name == LAST else f"no run or policy in {store} is called {name!r}"
     raise NotFoundError(
         f"{fault}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; {newest}"
         " (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
@@ -114,7 +114,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with a name of `POLICY_NAMES`, not loaded, and print it to stderr. Downloads missing files.
+    """Return the policy with a name of `POLICY_NAMES`, not loaded; print its step, run and folder to stderr. Downloads missing files.
 
     A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
     ForeignError (other code wrote the version), IncompatibleError (another action table).

@@ -97,10 +97,10 @@ def test_a_kind_of_ones_own_goes_through_settings_checks_versions_training_games
     assert len(finetune_card(Seen(settings=seen.settings))) == 2, "the head and the events, no chart"
     results = made_results(tmp_path).model_copy(update={"kind": "toy", "pretraining": {"num_steps": 0}})
     text = templates.page("model_card", results=results, run="17", policy_step=0, described=read_json(made / FACTS), hashes={})
-    assert "A toy that plays the first legal move,\ntrained by imitation (behavior cloning) of nothing only." in text
+    assert "A toy that plays the first legal move,\ntrained by imitation of nothing only." in text
     assert "- A toy learns nothing.\n" in text
     assert "- The toy imitated for 0 steps.\n" in text
-    assert "1.71 toy nats then" in text
+    assert "in the last steps: 1.71 toy nats." in text
 
 
 @pytest.mark.usefixtures("_toy")
