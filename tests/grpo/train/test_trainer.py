@@ -485,7 +485,7 @@ FEW_VALUES, FEW_LEGAL = torch.from_numpy(FEW.values), torch.from_numpy(FEW.is_le
 
 
 def few(policy: NetworkPolicy, **changes: Any) -> NetworkTrainer:
-    """Return a trainer that sees the same four boards at each step, without regularisers if none are given."""
+    """Return a trainer that sees the same four boards at each step, without regularizers if none are given."""
     settings = {
         "states_per_step": 4,
         "num_minibatches": 1,

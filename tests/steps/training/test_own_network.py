@@ -49,5 +49,5 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     assert chess.Board().is_legal(move)
     monkeypatch.undo()
     sys.modules.pop(f"{networks.__name__}.{NAME}")
-    with pytest.raises(IncompatibleError, match="grpo/policy/networks/linear.py does not exist"):
+    with pytest.raises(IncompatibleError, match=r"grpo/policy/networks/linear\.py does not exist"):
         NetworkPolicy.load(made, CPU)
