@@ -1,4 +1,4 @@
-"""What the tests of several rooms share: engines, real and scripted."""
+"""Fixtures for tests of several rooms: engines, real and scripted; a tracking store; an S3."""
 
 import functools
 import os

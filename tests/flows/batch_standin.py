@@ -91,7 +91,7 @@ class StandIn:
             "METAFLOW_USER": "tester",
             "METAFLOW_S3_ENDPOINT_URL": address,
         }
-        """Of the commands of a user, whose Metaflow has its configuration in the folder of the stand-in."""
+        """Environment of a user's commands: Metaflow's configuration is in the stand-in's folder."""
 
     def client(self, service: str) -> Any:
         """Return a client of an AWS service, with no say of the user's own profile."""

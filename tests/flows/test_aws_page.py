@@ -25,9 +25,9 @@ PAGE = "aws.md"
 CANARY = "canary-d1b54a32d192ed03"
 SHARED = "metaflow/chess-grpo"
 NOT_RUN = ("aws ecr get-login-password | docker login", "docker build", "docker push")
-"""What commands begin with that need docker; all others of the page run here."""
+"""First words of the commands that need docker. The test runs all other commands of the page."""
 HAS_NOT = ("METAFLOW_DEFAULT_METADATA", "METAFLOW_SERVICE_URL", "METAFLOW_SERVICE_INTERNAL_URL", "METAFLOW_SERVICE_AUTH_KEY")
-"""Of the page's configuration what belongs to Metaflow's service, which is not here."""
+"""Keys of the page's configuration for Metaflow's service, which the stand-in lacks."""
 OUTPUTS = {
     "<MetaflowDataStoreS3Url>": f"s3://{BUCKET}/metaflow",
     "<MetaflowDataToolsS3Url>": f"s3://{BUCKET}/metaflow/data",

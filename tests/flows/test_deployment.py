@@ -21,7 +21,7 @@ from steps.run.records import Run, Status, _Marks
 from steps.run.store import Store
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
-"""What `--with batch` has put on each step before the flow's own decorators come."""
+"""Attributes that `--with batch` puts on each step before the flow's own decorators."""
 
 
 class Step:

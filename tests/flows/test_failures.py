@@ -1,4 +1,4 @@
-"""What cannot work ends early, naming cause and remedy; what is wrong with a dataset stops the flow at its gate."""
+"""Faults of the configuration end a run early and name cause and remedy; a bad dataset stops the flow at `check_boards`."""
 
 import os
 import shutil

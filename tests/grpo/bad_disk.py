@@ -15,7 +15,7 @@ KINDS: Final = ("full", "limited", "read-only")
 NUM_BYTES: Final = 1 << 20
 """Size of the whole disk."""
 NUM_BYTES_LEFT: Final = 8 << 10
-"""What a spoilt disk, or file, still takes, at most, unless more is said."""
+"""Most bytes that a spoilt disk, or file, still takes, unless a test gives more."""
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT = 1, 32

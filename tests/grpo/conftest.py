@@ -1,4 +1,4 @@
-"""What the tests of the learning library share: a few thousand positions, and a look at what is left running."""
+"""Fixtures for tests of the learning library: thousands of positions, and a check that no process is left."""
 
 import os
 import random

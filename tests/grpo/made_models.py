@@ -1,4 +1,4 @@
-"""Small models of other kinds, as somebody may have them in a folder: made here, for no hub is asked in a test."""
+"""Small models of other kinds in a folder, made here because tests ask no hub."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 TEXTS = ["P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+0+0+"] * 4
 
 NO_DROPOUT = dict.fromkeys(("embd_pdrop", "attn_pdrop", "resid_pdrop"), 0.0)
-"""What a GPT-2 takes to have none."""
+"""Arguments of a GPT-2 without dropout."""
 
 
 def byte_pair_tokenizer(*, pad: str | None = None) -> PreTrainedTokenizerFast:

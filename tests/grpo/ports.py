@@ -4,11 +4,11 @@ import secrets
 import socket
 
 _CLAIMS: list[socket.socket] = []
-"""One per port: a Unix socket without a file, whose name nobody else can take while this process lives."""
+"""One Unix socket per port, without a file: no other process can take its name while this process lives."""
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on, below those of nodes and of outgoing connections, and that no other test gets meanwhile."""
+    """Return a free port below those of nodes and of outgoing connections; no other test gets it while this process lives."""
     while True:
         port = 10_000 + secrets.randbelow(10_000)
         claim = socket.socket(socket.AF_UNIX)

@@ -22,7 +22,7 @@ class ScriptedSpeaker:
         self.config = LanguageConfig.model_validate(config)
         self._answer = answer
         self.asked: list[tuple[float | None, int]] = []
-        """Of each call: the temperature, None for best answers, and the number of prompts."""
+        """Temperature (None for best answers) and number of prompts of each call."""
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         self.asked.append((None, len(prompts)))

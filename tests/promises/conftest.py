@@ -1,4 +1,4 @@
-"""What the acceptance tests share: tiny trainings that can be killed, and machines for a run of made steps."""
+"""Fixtures for acceptance tests: tiny trainings that can be killed, and machines for a run of made steps."""
 
 import json
 from collections.abc import Callable, Iterator

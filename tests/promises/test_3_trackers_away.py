@@ -32,7 +32,7 @@ from steps.track.wandb import mirror_of
 
 KEY = "0123456789abcdef" * 2 + "01234567"
 OWN = ("_step", "_runtime", "_timestamp", "step")
-"""What W&B, and the mirror, put into a row beside the metrics."""
+"""Names that W&B, or the mirror, adds to a row of metrics."""
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_away_for_a_whole_run_it_costs_each_step_a_line_and_later_every_row_is_t
     assert rows_logged(server.folder) == [list(range(COUNT))] * len(STEPS)
 
 
-# W&B: online runs are told to a server of our own (`wandb_doubles`).
+# W&B: online runs log to a server of our own (`wandb_doubles`).
 
 
 @pytest.fixture(autouse=True)

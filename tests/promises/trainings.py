@@ -1,4 +1,4 @@
-"""Tiny fine-tunings in processes that die, or are told to end, where a test says: jobs `finetune` of `jobs.py`."""
+"""Tiny fine-tunings in processes that die, or get a SIGTERM, at a failpoint: jobs `finetune` of `jobs.py`."""
 
 import os
 import signal

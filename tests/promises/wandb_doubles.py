@@ -1,4 +1,4 @@
-"""W&B as the mirror's tests meet it: a server of our own that keeps what a run is told."""
+"""W&B for tests of the mirror: a server of our own that keeps what a run logs."""
 
 import json
 import threading
@@ -9,13 +9,13 @@ from local_server import LocalServer
 
 
 class WandbServer:
-    """As much of W&B's server as a run needs: it keeps each run's rows, and tells a run that is resumed how many there are."""
+    """Server with the calls of W&B that a run needs: keeps each run's rows, and answers a resumed run with their number."""
 
     def __init__(self) -> None:
         self.runs: dict[str, dict[str, Any]] = {}
-        """By id: what it was begun with (`group`, `jobType`, `config`, ...), `rows` by their number, `summary`, `exit_code`."""
+        """Id of a run -> what it began with (`group`, `jobType`, `config`, ...), `rows` by number, `summary`, `exit_code`."""
         self.num_again = 0
-        """Of rows that came with a number that was there already."""
+        """Number of rows that came with a number that an earlier row had."""
         self.is_silent = False
         """Whether it lets all who call wait."""
         self._ended = threading.Event()

@@ -267,7 +267,7 @@ _SHOWN_BY: Final = {
     "format is lost": "format",
     "KL coefficient runs away": "kl_coefficient",
 }
-"""Quantities without whose column nobody sees it."""
+"""Quantities that a history needs as columns, or the collapse is invisible."""
 
 
 def columns_of(dialect: str) -> dict[str, str]:
@@ -330,7 +330,7 @@ def judged(run: Draw) -> tuple[str, ...]:
 class Row:
     kind: str
     finding: str
-    """Its true name; "" for a healthy kind."""
+    """True name of the finding; "" for a healthy kind."""
     num_rows: list[int] = field(default_factory=list)
     is_found: list[bool] = field(default_factory=list)
     is_named: list[bool] = field(default_factory=list)

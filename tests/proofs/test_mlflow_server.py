@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrackedRun]:
 def test_a_wrong_password_costs_nothing_and_the_champion_served_elsewhere_answers_as_the_policy(
     run: TrackedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in docs/tracking.md: with the packages of `requirements.txt` alone, and no variables but those of the account."""
+    """Load the model as docs/tracking.md does: only packages of `requirements.txt`, only variables of the account."""
     for password in ("", "wrong"):
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
         assert "does not accept the account (UNAUTHENTICATED): set MLFLOW_TRACKING_USERNAME and" in run.publish()

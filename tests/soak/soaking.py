@@ -1,4 +1,4 @@
-"""What all parts of the soak share: the process that runs pipelines, what a finished one left behind, and the table of it all."""
+"""Shared by all parts of the soak: the process that runs pipelines, a finished pipeline's leftovers, the table of faults."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from steps.track.client import RUN
 from steps.track.notes import tracked_name
 
 SEED: Final = int(os.environ.get("SOAK_SEED", "20261121"))
-"""Of everything random; every assertion names it."""
+"""Seed of everything random; every assertion names it."""
 _LEAK_SECONDS: Final = 5.0
 _SMALL: Final = f"""
 preset = "{TEST}"
@@ -84,7 +84,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run without any fault gave, and how long it took."""
+    """Results and duration of a run without any fault."""
 
     hashes: dict[str, str]
     seconds: float
@@ -155,7 +155,7 @@ class Pipelines(Forks):
         self.ask("resize", place=str(place), free=free)
 
     def leaked(self) -> list[str]:
-        """Return the command lines of processes that nobody has ended, after a moment in which they may."""
+        """Return the command lines of processes that still run after `_LEAK_SECONDS`."""
         deadline = time.monotonic() + _LEAK_SECONDS
         while (left := self._others()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -222,7 +222,7 @@ def other_outputs(place: Place, undisturbed: Undisturbed) -> list[str]:
 
 
 def leftovers_of(place: Place) -> list[str]:
-    """Return temporary files and folders, and progress nobody needs any more."""
+    """Return temporary files and folders, and progress that no step needs any more."""
     progress = (path for path in (place.home / "progress").glob("*/*") if path.is_dir())
     return sorted(str(path) for path in {*place.home.glob("outputs/**/.*"), *progress})
 

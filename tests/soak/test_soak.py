@@ -33,7 +33,7 @@ FAULTS = [fault for fault in Fault if fault != Fault.SILENT]
 
 @dataclass
 class Soak:
-    """What the parts have in common: each draws its faults from a stream of its own."""
+    """Shared by the parts of the soak; each part draws its faults from a random stream of its own."""
 
     pipelines: Pipelines
     undisturbed: Undisturbed

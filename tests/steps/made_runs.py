@@ -1,4 +1,4 @@
-"""Runs as the store has them when their steps are done: records, and small outputs that nobody computed."""
+"""Runs in a store without any computation: records, and small made-up outputs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What `finetune` takes, tiny and of both kinds of policies, and the step in a store of its own, as a run has it."""
+"""Tiny inputs of `finetune` for both kinds of policies, and the step in a store of its own, as in a run."""
 
 import sys
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def finetune(
                 work = Work(
                     folder=folder,
                     settings=declared(given, STEP.reads_for(kind)),
-                    machine=replace(machine_of(home), stockfish=sys.executable),  # It is there, and nobody asks it.
+                    machine=replace(machine_of(home), stockfish=sys.executable),  # The file exists, but no step starts it as an engine.
                     inputs={"join_boards": prepared / "boards", "pretrain": prepared / kind},
                     of_run={} if checkpoint is None else {OfRun.CHECKPOINT: checkpoint},
                     facts={"settings": STEP.settings(given)},

@@ -1,7 +1,7 @@
 """An MLflow server that fails on demand, always on the same port.
 
 It answers in a thread by MLflow's own handlers over a real sqlite store, starts in a second and answers in 10 ms, so that each call of a
-run can be made to fail in turn. It keeps what it was told over a stop: tables and files are in the folder that it is given.
+run can be made to fail in turn. Tables and files are in the folder that it is given, so it keeps them over a stop.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ _STORES = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
 
 
 class Fault(StrEnum):
-    """What can happen to a call."""
+    """Faults of a call."""
 
     DROPPED = "dropped"
     """The connection is closed before anything is done."""
     LOST = "lost"
-    """It is done, and the connection is closed before the answer."""
+    """The server does the call, and closes the connection before the answer."""
     ERROR = "500"
     SILENT = "silent"
     """Nothing is done and nothing is answered, until the server stops or `release` is called."""
@@ -41,7 +41,7 @@ class ToggledServer:
         """Serve what is kept in this folder (`mlflow.db`, `files`); an `mlflow.db` that is there is taken as it is."""
         self.folder, self.host, self.port = folder, host, free_port()
         self.calls: list[str] = []
-        """Of each call that arrived, `METHOD path?query #hash of its body`: a call that is made again has the same."""
+        """Calls that arrived, as `METHOD path?query #hash of the body`: a repeated call has an equal entry."""
         self.fault: Callable[[int, str], Fault | None] = lambda number, call: None
         """Asked of each call, by its number from 0 and what is in `calls`, what shall happen to it."""
         self.token = ""
@@ -53,7 +53,6 @@ class ToggledServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, or will."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> Self:

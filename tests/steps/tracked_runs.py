@@ -36,7 +36,7 @@ class TrackedRun:
     def __init__(self, machine: Machine, name: str = "7", *, preset: str = "default", **facts: Any) -> None:
         self.machine, self.name, self.store = machine, name, Store.of(machine)
         self.seconds = 1.0
-        """Of its steps; equal runs may have others."""
+        """Durations in the journal, per step; equal runs may have others."""
         self.runs = Runs(self.store)
         known = {"preset": preset, "settings": SETTINGS, "label": f"{preset}, seed 0", "started": FIRST + int(name)}
         self.runs.begin_run(facts_of(name, machine, **known | facts))

@@ -128,7 +128,7 @@ def test_the_first_of_two_writers_wins_and_the_second_leaves_nothing(tmp_path: P
 def test_what_a_killed_writer_left_is_deleted_by_the_next_of_the_same_folder(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "target") as left:
         pass
-    (tmp_path / "target").rename(left)  # As it stands when its writer is killed: nobody holds it.
+    (tmp_path / "target").rename(left)  # A killed writer leaves this, without a lock.
     (others := left.with_name(left.name.replace("target", "other"))).mkdir()
     (anybodys := tmp_path / ".target.settings").mkdir()
     with atomic_folder(tmp_path / "target"):

@@ -13,7 +13,7 @@ def brute_force(board: chess.Board) -> list[chess.Move]:
     drawing = []
     for move in board.legal_moves:
         board.push(move)
-        # The hundredth half-move is `is_fifty_moves` when somebody can still move: mate comes first.
+        # The hundredth half-move is `is_fifty_moves` if a legal move is left: mate comes first.
         if not board.is_checkmate() and (board.is_stalemate() or board.is_insufficient_material() or board.is_fifty_moves()):
             drawing.append(move)
         board.pop()

@@ -1,4 +1,4 @@
-"""Files are found and read wherever they lie and however they are packed; damage is told with the file's name."""
+"""Files are found and read wherever they lie and however they are packed; an error about damage names the file."""
 
 import bz2
 import gzip

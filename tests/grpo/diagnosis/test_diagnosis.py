@@ -113,7 +113,7 @@ MADE: Mapping[str, tuple[Mapping[str, Column], tuple[str, ...]]] = {
     "far from the reference and no better": (
         {"kl": LEVELS_OFF, "reward": lambda step: 0.1 + 0.02 * math.sin(3 * step)}, ("diverging", "flat_reward"),
     ),
-    # Nobody may be told that the learning rate, which is 0 from step 600 on, is where it comes from.
+    # The finding must not name the learning rate as the cause, because the rate is 0 from step 600 on.
     "a runaway before the schedule ends": (
         {
             "kl": lambda step: step / 40_000 if step < 400 else 3.0,
@@ -204,7 +204,7 @@ def spoken(*columns: tuple[str, Column], count: int = 60) -> list[Record]:
 
 
 def told(rows: list[Record]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return what is told while it trains (name -> step), and what is found at its end."""
+    """Return the findings during training (name -> step), and the names of the findings at its end."""
     watch = Watch()
     return {finding.name: row.step for row in rows for finding in watch.observe(row)}, watch.diagnosis().names
 
@@ -293,7 +293,7 @@ def test_a_healthy_run_of_1_200_steps_is_told_nothing_about_and_called_so(seed: 
     assert told(rows) == ({}, ())
 
 
-# What a reader is told.
+# Texts of findings.
 
 
 def test_a_cause_is_told_first_with_the_runs_settings_and_what_follows_in_a_line_beneath() -> None:

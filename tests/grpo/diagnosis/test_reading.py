@@ -1,4 +1,4 @@
-"""Files of other trainers: each dialect and shape is read as what it is, or the reader is told what it is."""
+"""Files of other trainers: each dialect and shape is read, or the error says which one it is."""
 
 import json
 import math
@@ -178,7 +178,7 @@ def test_nan_counts_where_a_column_is_otherwise_recorded(cells: list[str], steps
     assert history.not_finite == ({"loss": steps} if steps else {})
 
 
-# What is not read is told.
+# Files that are not read: the error says why.
 
 
 def test_columns_that_nothing_reads_are_listed_with_the_nearest_name_and_percents_are_taken_for_such(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ladder: who plays whom, what its ratings say, and that a player is placed where it belongs, or said to be out of reach."""
+"""The ladder: its pairings and ratings; a player is placed where it belongs, or reported as out of reach."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -71,7 +71,7 @@ def ladder_of(rng: np.random.Generator, num_pairs: int) -> Ladder:
 
 @dataclass
 class Simulated:
-    """A player of known strength, who notes whom it played from where."""
+    """A player of known strength that notes opponent and opening of each game."""
 
     elo: float
     rng: np.random.Generator

@@ -83,7 +83,7 @@ KINGS = "e8e7 e1e2 e7e8 e2e1 " * 4
     [
         ("4k2r/8/8/8/8/8/8/4K2R b - - 0 1", KINGS, 8),
         ("4k2r/8/8/8/8/8/8/4K2R b Kk - 0 1", KINGS, 10),  # At first with rights to castle: the kings on e2 and e7 come three times.
-        ("4k3/8/8/8/7p/8/3P4/4K3 w - - 0 1", f"d2d4 {KINGS}", 9),  # A square that nobody can use makes no difference.
+        ("4k3/8/8/8/7p/8/3P4/4K3 w - - 0 1", f"d2d4 {KINGS}", 9),  # An en-passant square without a legal capture makes no difference.
         ("4k3/8/8/8/4p3/8/3P4/4K3 w - - 0 1", f"d2d4 {KINGS}", 10),
     ],
 )

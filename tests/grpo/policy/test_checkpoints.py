@@ -36,7 +36,7 @@ load = partial(load_checkpoint, device=CPU, kind=NetworkPolicy)
 
 @pytest.fixture(scope="session")
 def trainer() -> NetworkTrainer:
-    """Return a trainer after two steps; nobody changes it."""
+    """Return a trainer after two steps; no test changes it."""
     made = trainer_of(GrpoConfig(states_per_step=8, num_minibatches=1, group_size=4), fake_arrays(some_boards(8)))
     made.step()
     made.step()

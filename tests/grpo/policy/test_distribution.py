@@ -1,4 +1,4 @@
-"""From logits to a distribution over legal moves: closed forms, gradients, and everything that must make no difference; and the network.
+"""Distributions over legal moves, computed from logits: closed forms, gradients, everything that must make no difference; the network.
 
 Legend: B boards, A legal moves (padded), G moves of a group.
 """

@@ -109,7 +109,7 @@ EXPECTED = {
     "validation_loss": [3.424228713567, 3.430393494952, 3.431740030732],
     "entropy": [3.405074846999, 3.404239040133, 3.403857805258],
 }
-"""Of a tiny imitation at its looks. A number that moves on purpose is written anew by the commit that moves it."""
+"""Metrics of a tiny imitation at its measurements. A commit that changes a number on purpose writes the new number here."""
 
 
 def test_a_tiny_imitation_is_the_same_on_every_machine_to_the_last_digits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""All that a run on AWS Batch lacks is told together, in an account of moto."""
+"""One error lists all that a run on AWS Batch lacks; the account is moto's."""
 
 import os
 import re

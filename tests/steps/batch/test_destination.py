@@ -1,4 +1,4 @@
-"""Whether tasks run on Batch is read from the command, and what they are told of this machine is a short list without a secret."""
+"""The command says whether tasks run on Batch; such tasks get a short list of this machine's variables, without a secret."""
 
 import re
 from pathlib import Path

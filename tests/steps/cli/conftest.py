@@ -1,4 +1,4 @@
-"""What the tests of the commands share: a home of their own, a command line, and a tiny policy."""
+"""Fixtures for tests of the commands: a home, a command line, a tiny policy."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What holds of every command: the same names of runs and policies, and no password of the tracking store's address in any message."""
+"""Every command knows the same names of runs and policies; no message has the password of the tracking store's address."""
 
 from contextlib import suppress
 from dataclasses import replace

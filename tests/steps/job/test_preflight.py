@@ -1,4 +1,4 @@
-"""What would fail in an hour fails in seconds, with the remedy."""
+"""Faults that would end a run after an hour end it in seconds, with the remedy."""
 
 import os
 import re

@@ -30,7 +30,7 @@ class CountingStep(Step):
 
 STEP = CountingStep(name="check_boards", says="Counts.", inputs=("join_boards",))
 calls: list[str] = []
-"""What the body has seen of its input."""
+"""Words that the body has read from its input."""
 fails: list[BaseException] = []
 """Raised by the next calls, one each."""
 

@@ -1,4 +1,4 @@
-"""What S3 does on a bad day: borne where waiting helps, and told with the remedy where not."""
+"""Errors of S3: the store tries again if waiting helps; otherwise the error names the remedy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error
 
 
 class BadDays:
-    """What goes wrong with the next requests, in order; later ones are answered well."""
+    """Faults of the next requests, in order; later requests succeed."""
 
     def __init__(self, client: Any) -> None:
         self.client, self.faults, self.seen = client, list[str](), list[str]()
@@ -27,7 +27,7 @@ class BadDays:
         match (self.faults.pop(0) if self.faults else "").split():
             case ["hangs", "up"]:
                 raise ConnectionClosedError(endpoint_url=request.url)
-            case ["deaf"]:  # It is done, and nobody is told.
+            case ["deaf"]:  # The object is written, but the answer is lost.
                 self.client.put_object(Bucket="shop", Key="manifest", Body=b"mine")
                 raise ConnectionClosedError(endpoint_url=request.url)
             case ["cut", size]:

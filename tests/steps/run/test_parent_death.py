@@ -1,4 +1,4 @@
-"""What a scheduler has started ends when it is killed, each in its way: at once, after a save, or after its own end's work."""
+"""Processes of a killed scheduler end, each in its way: at once, after a save, or after the work at its own end."""
 
 import itertools
 import os

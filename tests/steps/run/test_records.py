@@ -1,4 +1,4 @@
-"""Records of runs: each written once, read back as a run; what has no process any more is over, and nobody else is judged."""
+"""Records of runs: each is written once and read back as a run; an attempt without a process is over, others are untouched."""
 
 import json
 import os

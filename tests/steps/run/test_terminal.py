@@ -1,4 +1,4 @@
-"""What a step prints while it works."""
+"""Lines that a step prints while it works."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The journal of a step at work: what it holds after kills, tears and doubts, and who is told what."""
+"""The journal of a step at work: its content after kills and torn lines, and what each listener gets."""
 
 import json
 from collections.abc import Iterable

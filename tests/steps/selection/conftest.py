@@ -1,4 +1,4 @@
-"""What selections and the measures before them take in."""
+"""Inputs of selections, and of the measurements before them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The step `finetune` within one process: what it leaves, what is told, how it ends. Kills are in tests/promises."""
+"""The step `finetune` within one process: its output, its log lines, its end. Kills are in tests/promises."""
 
 import math
 import shutil

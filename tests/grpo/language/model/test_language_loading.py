@@ -85,7 +85,7 @@ def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_pat
 
 
 def test_the_commit_that_was_loaded_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As the hub's cache has it: a snapshot's folder is named after its commit."""
+    """The hub's cache names a snapshot's folder after its commit."""
     commit = "0123456789abcdef0123456789abcdef01234567"
     cached = tmp_path / "models--somebody--model"
     gpt2(cached / "snapshots" / commit)

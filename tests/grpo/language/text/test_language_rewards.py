@@ -85,7 +85,7 @@ def test_an_evaluation_worked_by_hand() -> None:
     assert closeness("1.00") == pytest.approx(1 - 0.07444 / 0.25, abs=1e-4)
     # p(3.67) is 0.75.
     assert closeness("3.60") > closeness("3.70") == closeness("9999") == closeness("-50") == closeness("nan") == 0
-    # Mates are sure for whom they are.
+    # A mate is a sure win, or a sure loss.
     assert 5 * part(HAND, " h2h4    E: -999.50    B: e2e4", "evaluation") == pytest.approx(1)
     assert part(HAND, " h2h4    E: 999.98    B: e2e4", "evaluation") == 0
 
