@@ -68,7 +68,7 @@ def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
 def inside(folder: Path, name: str) -> Path:
     """Return `folder / name`. Raises ForeignError if that lies outside of the folder, also through a link."""
     path = folder / name
-    if path == folder or not path.resolve().is_relative_to(folder.resolve()):
+    if folder.resolve() not in path.resolve().parents:
         raise ForeignError(f"{name!r} is outside of {folder}")
     return path
 
