@@ -10,11 +10,10 @@ import numpy as np
 
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import random_move
-from grpo.dataset.games import Game, Reason, Rejection
+from grpo.dataset.games import ENGINE, Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
-ENGINE: Final = "engine"  # `Game.source` of engine games.
 MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 

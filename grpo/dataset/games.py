@@ -8,6 +8,7 @@ import chess
 
 from grpo.base.errors import PlainError
 
+ENGINE: Final = "engine"  # `Game.source` of engine games.
 _MAX_DETAIL: Final = 120
 
 
@@ -39,7 +40,8 @@ class Rejection:
     detail: str = ""  # Explanation, or name of a filter or variant.
 
     def __str__(self) -> str:
-        location = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
+        is_numbered = self.source == ENGINE or ".pgn" in self.source.lower()
+        location = f"game {self.offset + 1:,}" if is_numbered else f"byte {self.offset:,}"
         return f"{self.source}, {location}: {self.reason} ({self.detail[:_MAX_DETAIL]})"
 
 
