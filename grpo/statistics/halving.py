@@ -1,8 +1,8 @@
 """Sequential halving chooses a checkpoint by games (Karnin, Koren and Somekh, ICML 2013).
 
-Each round plays the remaining candidates from the same new openings and drops the lower half, so most games go to candidates that are hard
-to tell apart. The games overestimate the winner, because they chose it (the winner's curse): report only later games. A pair score is the
-mean score of an opening's two games, in [0, 1].
+Each round plays the remaining candidates against the initial policy (the policy before GRPO) from the same new openings, and drops the
+lower half. So most games go to candidates that are hard to tell apart. The games overestimate the winner, because they chose it (the
+winner's curse): report only later games. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -28,15 +28,15 @@ class HalvingTrace:
 
 
 class Screened(Document):
-    """The report of `screen`."""
+    """Report of the pipeline step `screen`, which chooses the candidate."""
 
     candidate_step: int | None  # None if no checkpoint could play; `reason` says why.
     reason: str
-    heldout_regret_best: dict[int, Estimate]
+    heldout_regret_best: dict[int, Estimate]  # Step of each checkpoint -> mean value that its best moves lose on held-out boards.
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]  # Later stage -> FENs; the previous champion has some only if it will be played.
+    openings: dict[str, list[str]]  # Stage of later games -> FENs; a match with the registry's champion is a stage only if planned.
     previous_weights: str | None = None
-    """Hash of the previous champion's weights if it will be played; its policy lies beside the report."""
+    """Hash of the weights of the registry's champion if a match with it is planned; the report's folder then holds its policy."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
