@@ -1,4 +1,4 @@
-"""Work in forked processes: a fork imports nothing again, has one torch thread and its own engines."""
+"""Work in forked processes. A fork imports nothing again and has one torch thread; an `EnginePool` starts a new engine in each fork."""
 
 import signal
 import sys
@@ -15,7 +15,7 @@ Tell = Callable[[int], None]  # Takes the amount done so far.
 
 
 class ForkError(PlainError, RuntimeError):
-    """A forked process ended without a result."""
+    """A forked process ended without a result; a retry may succeed."""
 
     may_pass = True
 
@@ -77,7 +77,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The parent gets the signal too: it ends its step or kills this process.
+        signal.signal(number, signal.SIG_IGN)  # Only the parent reacts to a signal: it kills the forks when it ends.
     signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # A fork lacks the threads of the parent's pool.

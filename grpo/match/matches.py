@@ -1,6 +1,6 @@
 """Matches between two players: each opening is played with both colors, and all games advance together as a batch.
 
-Adjudication is a second score: undecided draws go to the side that the engine finds better.
+A game's score as played is its real result. Adjudication is a second score: undecided draws go to the side that the engine finds better.
 """
 
 from collections import Counter
@@ -68,7 +68,7 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return two things, of the first and the second player, in the order White, Black."""
+        """Return the values of the first and the second player in the order White, Black."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
@@ -79,7 +79,7 @@ class PlayedGame:
 class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
-    score: Estimate  # Games as played, like all fields except the last two.
+    score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
     """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int
@@ -87,9 +87,9 @@ class MatchReport(Document):
     losses: int
     ends: dict[End, int]
     num_openings: int
-    answers: dict[str, ReplyCounts]  # `first` or `second` -> counts, if the player can fail to name a legal move.
+    answers: dict[str, ReplyCounts]  # Counts of `first` and `second`, each only if the player can fail to name a legal move.
     adjudicated: Estimate | None = None  # None without adjudication.
-    num_failed: int = 0  # Undecided games whose search failed: draws in `adjudicated`.
+    num_failed: int = 0  # Undecided games whose search failed; they count as draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,10 +208,12 @@ def play_match(
     Args:
         first: The player whose score is reported.
         second: The opponent.
-        openings: FENs of distinct positions. A part of a match gives index in the match -> FEN, for equal random numbers.
+        openings: FENs of distinct positions. A part of a match is a mapping: index of the opening in the complete match -> FEN; the part's
+            games then have the same random numbers as in the complete match.
         max_plies: A game is a draw after so many plies from its opening.
         on_games_done: Takes the number of finished games from time to time.
-        num_processes: Processes that share the openings; does not change the games. Forks leave these players unchanged.
+        num_processes: Processes that share the openings; does not change the games. With several, only copies of the players draw random
+            numbers, so the streams of `first` and `second` do not advance.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
@@ -247,7 +249,7 @@ def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
     """Return the match with adjudicated scores: a side ahead by more than `CENTIPAWNS` or with a forced mate wins an `UNDECIDED` game.
 
     The search begins with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` searches without
-    MultiPV. Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
+    MultiPV. Raises EngineError if several searches in a row fail; after a single failure the game stays a draw (`MatchReport.num_failed`).
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
     distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.

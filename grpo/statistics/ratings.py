@@ -32,8 +32,8 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
     The model is Bradley and Terry's (Biometrika 39, 1952), with a draw as half a win. The plain likelihood has no maximum if a player won
     every game, and overestimates differences with few games. Firth's penalty (Biometrika 80, 1993) avoids both: it adds one drawn game per
-    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate from the pairings' variances, computed after adding
-    one lost and one won pair to each.
+    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate from the pairings' variances, computed after
+    adding one lost and one won pair to each.
 
     Args:
         num_players: Players are 0 .. n - 1; player 0 has rating 0. The pairings connect all players.
