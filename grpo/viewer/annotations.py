@@ -1,4 +1,7 @@
-"""Annotates chosen games of a match, ply by ply: the policies' probabilities and the engine's scores of all legal moves."""
+"""Annotates chosen games of a match, ply by ply: the policies' probabilities and the engine's scores of all legal moves.
+
+Probabilities are at sampling temperature 1.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +16,17 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Boards with legal moves -> each board's UCI move -> probability at T = 1; None without probabilities."""
-Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # The first and the second player's; None without a policy.
+"""Takes boards that have legal moves; returns UCI move -> probability for each board, or None if the policy has no probabilities."""
+Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for a player that is no policy.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty without a policy.
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if the mover has no probabilities.
     scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
-        """Return the mover's win probability after a move; None if unknown."""
+        """Return the mover's win probability after a move; None for no move or a move without a score."""
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
@@ -38,7 +41,7 @@ class AnnotatedGame:
 
 
 def round_number(index: int) -> str:
-    """Return the PGN round `pair.game` of an event's game, both from 1."""
+    """Return the PGN round `pair.game` of the game with this index (from 0): index 3 is `2.2`, game 2 of pair 2."""
     return f"{index // 2 + 1}.{index % 2 + 1}"
 
 
@@ -53,7 +56,7 @@ def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth
 
 
 def _notes(game: PlayedGame, policies: Policies, pool: EnginePool, *, depth: int) -> tuple[MoveNote, ...]:
-    boards = [board.copy() for board in game.boards()][:-1]
+    boards = [board.copy() for board in game.boards()][:-1]  # Without the final position, in which no move is played.
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
         plies = [ply for ply, board in enumerate(boards) if board.turn == color]
