@@ -1,4 +1,4 @@
-"""Results of the parsers: games and rejections."""
+"""Results of the parsers: games and rejections. A listed position is one from a list of positions (.epd, .fen), a game without moves."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,14 +25,14 @@ class Reason(StrEnum):
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"  # A game that was read before.
     ENGINE_FAILURE = "engine failure"
-    GAME_OVER = "game over"  # A listed position: checkmate, stalemate or drawn by rule.
-    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table or line of a test suite.
+    GAME_OVER = "game over"  # A listed position that is checkmate, stalemate or drawn by rule.
+    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table, or line of a test suite, without a usable exercise.
     FILTERED = "filtered"  # The detail names the filter of the settings.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A rejected game or list entry; `source` and `offset` as in `Game`."""
+    """A rejected game or line; `source` and `offset` as in `Game`."""
 
     source: str
     offset: int
@@ -47,12 +47,10 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A game; a listed position is a game without moves."""
-
     game_id: str  # Hash of players, date, site, start and moves; the same in every file.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game in the file or among engine games, from 0; byte offset of a line.
-    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; or the listed position.
+    offset: int  # Number of the game, from 0, in the file or among the unit's engine games; for a listed position, byte offset of its line.
+    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; for a listed position, its board.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
     is_label: tuple[bool, ...]  # Per board: whether the move may become a label (random moves may not).
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.

@@ -1,4 +1,4 @@
-"""Report of the dataset: counts of the joined boards, and of what was read and left out on the way."""
+"""Report of the dataset: counts of boards, and of games and positions read, rejected and left out."""
 
 from grpo.base.documents import Document
 
@@ -21,10 +21,10 @@ class Boards(Document):
 
 
 class JoinedBoards(Boards):
-    """Report of `join_boards`."""
+    """Report of the pipeline step `join_boards`."""
 
     games: int
-    """Usable games and listed positions that were read."""
+    """Usable games and positions from lists that were read."""
     rejected: dict[str, int]
     """Reason -> games."""
     first_rejected: tuple[str, ...]
