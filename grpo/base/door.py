@@ -17,7 +17,7 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside differs in form from data that this code writes; the message names source and first fault."""
+    """Data from outside has a wrong form; the message names source and first fault."""
 
 
 def _inside(name: str) -> str:
@@ -45,7 +45,7 @@ STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_na
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; other keys are allowed. `aside` are files that the output's hash leaves out."""
+    """Keys of every manifest; others are allowed. The output's hash leaves out the files `aside`."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
@@ -66,7 +66,7 @@ def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return `folder / name`. Raises ForeignError if that lies outside of the folder, also through a link."""
+    """Return `folder / name`. Raises ForeignError unless the path is below the folder, after following links."""
     path = folder / name
     if folder.resolve() not in path.resolve().parents:
         raise ForeignError(f"{name!r} is outside of {folder}")

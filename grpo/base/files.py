@@ -85,7 +85,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`: facts, each file's hash, a hash of all files outside `ASIDE`, and the manifest's own hash."""
+    """Write and return `manifest.json`: facts, each file's hash, one of all files outside `ASIDE`, and one of the manifest."""
     hashes = file_hashes(folder)
     files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
@@ -222,11 +222,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
 
     The file is never deleted, because a lock on a deleted file protects nothing.
 
-    Args:
-        path: the lock file.
-        on_wait: is called with the name of the process that has the lock.
-
-    Raises StorageError if the file cannot be written.
+    `on_wait` gets the name of the process that has the lock. Raises StorageError if the file cannot be written.
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,7 +240,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # Closing is not enough: a process forked meanwhile has the file open too.
+            fcntl.flock(file, fcntl.LOCK_UN)  # A process forked meanwhile has the file open too, so closing does not unlock.
 
 
 def remove_folder(folder: Path) -> None:

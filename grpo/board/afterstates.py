@@ -184,7 +184,7 @@ def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return codes [3, N, 64] of all squares."""
+    """Return codes [3, N, 64]."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
@@ -228,7 +228,7 @@ def _is_dead(sets: Sets) -> Tensor:
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     """Return whether another piece than their king can move, [N]. Castling needs no test: a king that may castle can step.
 
-    Dimension 4 of lines is file, rank, a1-h8 diagonal, h1-a8 diagonal; sign 1 is up or right, -1 down or left. A ray includes its blocker.
+    Lines [4] are file, rank, a1-h8 diagonal, h1-a8 diagonal; sign 1 is up or right. A ray includes its blocker.
     """
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
@@ -253,7 +253,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Targets: in check, capture or block; otherwise all squares without own pieces. Then the squares that unpinned pieces reach.
+    # Targets: in check, capture or block; otherwise all squares without own pieces.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -282,6 +282,5 @@ def _on_lines(side: Tensor) -> Tensor:
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
-    """Return our pawns and knights that attack their king."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

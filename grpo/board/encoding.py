@@ -6,7 +6,7 @@
 - 69: half-move clock, capped at 100
 - 70: 1 if the mover is Black; only `decode` reads it
 
-The full-move number is left out: neither legal moves nor values depend on it.
+The full-move number is left out, because legal moves and values do not depend on it.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
 
 
 def fen_of(board: chess.Board) -> str:
-    """Return `board.fen()` of standard chess in a third of the time; `board.fen()` takes as long as a small search."""
+    """Return `board.fen()` of standard chess in a third of the time."""
     squares = ["1"] * 64
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     for color, symbols in ((chess.WHITE, "PNBRQK"), (chess.BLACK, "pnbrqk")):
@@ -91,7 +91,7 @@ def fen_of(board: chess.Board) -> str:
 
 
 def mover_fen(board: chess.Board) -> str:
-    """Return the FEN of `mover_view(board)`, in a third of the time of mirroring the board."""
+    """Return the FEN of `mover_view(board)` in a third of the time."""
     return turned_fen(fen_of(board))
 
 

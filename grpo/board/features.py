@@ -43,7 +43,7 @@ class MoveFeatures:
     entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
-        """Return the features of the boards `rows` [K] with their first `width` columns of moves, which must hold all their moves."""
+        """Return the features of the boards `rows` [K], which have at most `width` moves."""
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
@@ -93,7 +93,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, so the rounding is reproducible.
+        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, so rounding is reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -141,5 +141,5 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the concatenated ranges [start, start + length)."""
+    """Concatenate the ranges [start, start + length)."""
     return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)

@@ -28,8 +28,8 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. `game_id` is a hash of the position without clocks, by which the
-    caller drops duplicates. Lines whose number (from 0) `is_mine` rejects are skipped.
+    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. Equal positions have equal `game_id`s. Lines whose number (from 0)
+    `is_mine` rejects are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):

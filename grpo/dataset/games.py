@@ -1,4 +1,4 @@
-"""Results of the parsers: games and rejections. A listed position is one from a list of positions (.epd, .fen), a game without moves."""
+"""Results of the parsers: games and rejections. A listed position (a line of an .epd or .fen file) is a game without moves."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,8 +49,8 @@ class Rejection:
 class Game:
     game_id: str  # Hash of players, date, site, start and moves; the same in every file.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game, from 0, in the file or among the unit's engine games; for a listed position, byte offset of its line.
-    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; for a listed position, its board.
+    offset: int  # Number of the game, from 0, in its file or unit of engine games; byte offset of a listed position's line.
+    boards: tuple[chess.Board, ...]  # Board before each move, without move stack; or the listed position.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
     is_label: tuple[bool, ...]  # Per board: whether the move may become a label (random moves may not).
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.

@@ -1,4 +1,4 @@
-"""Labels: positions with the move to imitate. Training boards, and further positions of training games, which need no move values."""
+"""Labels (positions with the move to imitate): training boards, and further positions of training games, without values."""
 
 import chess
 import numpy as np

@@ -20,11 +20,11 @@ QuotaCell = tuple[Split, Phase]
 _GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Copied by boards and game rows.
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings want fewer: measurements on fewer are noise.
+LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id, so that it is the same in every order, file and unit."""
+    """Return a game's split by a hash of its id: the same in every order, file and unit."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -64,7 +64,6 @@ class SourceReport:
 
     @classmethod
     def joined(cls, parts: Iterable["SourceReport"]) -> "SourceReport":
-        """Return the sum of several units' reports."""
         report = cls()
         for part in parts:
             report.games += part.games
@@ -105,7 +104,6 @@ class Quota:
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select and return a game's needed positions."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}

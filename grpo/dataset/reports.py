@@ -1,11 +1,9 @@
-"""Report of the dataset: counts of boards, and of games and positions read, rejected and left out."""
+"""Report of the dataset: counts of boards, games and positions."""
 
 from grpo.base.documents import Document
 
 
 class Boards(Document):
-    """Counts of the dataset that pages show."""
-
     rows: int
     used_games: int
     """Games that the boards are from."""

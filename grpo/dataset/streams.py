@@ -62,8 +62,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     A pattern is an https address, or a file, folder (read recursively) or glob, local, on S3 or on the hub. Folders and globs match files
     that have a known suffix and are not hidden.
 
-    Raises SourceError if a pattern matches nothing or may contain a secret, a suffix is unknown, an archive is unreadable, or two files
-    have one name.
+    Raises SourceError, such as for a pattern that matches nothing or may contain a secret, or for two files of one name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))

@@ -20,7 +20,7 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# A unit collects 1.06 x part + 2 x sqrt(part) boards, because units find the same opening positions and small parts vary at random.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards: units share opening positions, and small parts vary at random.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
@@ -28,7 +28,7 @@ _MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connecti
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the boards per cell that each unit collects: its part and, with several units, a surplus."""
+    """Return the boards per cell that each unit collects: its part and, if there are several, a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -63,7 +63,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and Rejections. Raises SourceError for a file that cannot be read."""
+    """Yield the unit's games and Rejections. Raises SourceError for an unreadable file."""
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:

@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# An `info` line with depth, optional rank, score and first move, in any order. A bound is no score; no number has ten digits.
+# Depth, optional rank, score and first move, in any order. A bound is no score; no number has ten digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -55,7 +55,7 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
         raise EngineError("the engine found no move")
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
-    # Read backwards, because a move's last score counts and the last complete iteration suffices.
+    # Backwards, because a move's last score counts and the last complete iteration suffices.
     for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
         depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})

@@ -31,8 +31,8 @@ _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
 NUM_DEEP: Final = 8
-"""Moves searched deeply. By a deeper search's values, the best of eight moves at depth 5 loses as little as the best of all moves at depth
-5, in 0.43 of the time (docs/results.md)."""
+"""Moves searched deeply. Judged by a deeper search, the best of eight moves at depth 5 loses as little as the best of all moves, in 0.43 of
+the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
@@ -73,7 +73,7 @@ def engine_options() -> dict[str, str | int]:
 
 
 def try_engine(path: str, *, depth: int) -> None:
-    """Compute the rewards of two demanding positions. Raises EngineMissingError if the engine fails."""
+    """Compute the values of two demanding positions. Raises EngineMissingError on failure."""
     with EnginePool(path, num_processes=1, options=engine_options()) as pool:
         for table in value_tables([chess.Board(fen) for fen in _TRIED], pool, depth=depth):
             if isinstance(table, EngineError):

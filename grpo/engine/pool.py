@@ -22,7 +22,7 @@ from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
 MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218).
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games; another size would play otherwise than the rated opponent. The hash is cleared before each move, so
+"""`Hash` of engines that play games; another size would make another opponent than the rated one. The hash is cleared before each move, so
 equal positions get equal answers."""
 
 NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
@@ -48,7 +48,7 @@ class Query:
 def verify(answer: EngineAnswer, query: Query) -> None:
     """Raise EngineError for an illegal move, a missing score, or too low a depth."""
     word, _, number = query.limit.partition(" ")
-    # Some engines stop early at a mate or with a single move, because a deeper search would not change the answer.
+    # Some engines stop early at a mate or with a single move, because depth would not change the answer.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
@@ -83,8 +83,8 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    A single thread must use the pool and outlive the engines: Linux kills an engine when the thread that started it ends. In a forked
-    process the pool starts one new engine, because each fork does a part of the work.
+    One thread must use and outlive a pool: Linux kills an engine when the thread that started it ends. In a forked process the pool starts
+    one new engine.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
@@ -160,7 +160,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
         `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash.
-        Raises EngineError without a retry: the game must be replayed, because a new process has no hash of the game.
+        Raises EngineError without a retry: a new process has no hash of the game, so the caller must replay the game.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]

@@ -19,7 +19,7 @@ START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; a healthy engine answers in milliseconds.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; a deep search may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
-_MIN_CPU_FRACTION: Final = 0.05  # Fraction of one core. A computing engine gets more even on a busy machine; a hung engine uses none.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more on the busiest machine; a hung engine uses none.
 _READ_BYTES: Final = 1 << 18
 _MAX_WORDS: Final = (6, 200)  # An engine's last output in a message: lines, characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
@@ -40,8 +40,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # If this process is killed, setpriv (util-linux; PR_SET_PDEATHSIG) ends the engine, even a hung one. Without setpriv (not Linux),
-        # an engine ends at the end of its input.
+        # If this process is killed, setpriv (util-linux; PR_SET_PDEATHSIG) ends even a hung engine. Without setpriv (not Linux), an engine
+        # ends at the end of its input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
             # A temporary file, because a full pipe that is not read would block the engine.

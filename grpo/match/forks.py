@@ -1,4 +1,4 @@
-"""Work in forked processes. A fork imports nothing again and has one torch thread; an `EnginePool` starts a new engine in each fork."""
+"""Work in forked processes. A fork imports nothing again, has one torch thread, and gets a new engine from an `EnginePool`."""
 
 import signal
 import sys
@@ -15,7 +15,7 @@ Tell = Callable[[int], None]  # Takes the amount done so far.
 
 
 class ForkError(PlainError, RuntimeError):
-    """A forked process ended without a result; a retry may succeed."""
+    """A forked process ended without a result."""
 
     may_pass = True
 
@@ -75,7 +75,6 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 
 
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
-    """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # Only the parent reacts to a signal: it kills the forks when it ends.
     signal_when_parent_ends(signal.SIGKILL)

@@ -111,7 +111,7 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
 class Meeting(Document):
     first: str
     second: str
-    expected: float  # First rung's score by the ratings. If the score of `match` differs much, the ratings do not describe this pair.
+    expected: float  # First rung's score by the ratings. A very different score of `match` shows that the ratings do not fit.
     match: MatchReport
 
 
@@ -133,21 +133,19 @@ _WARNINGS: Final[dict[Reach, str]] = {
 
 
 class RungMatch(Document):
-    """A match against a rung, from the rated player's side."""
-
     rung: str
     rung_rating: float
-    match: MatchReport
+    match: MatchReport  # From the rated player's side.
 
 
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate  # Interval without the errors of the rungs' ratings, to compare players on the same ladder.
-    rating_of_all: Estimate  # Same rating; its interval includes the errors of the rungs' ratings.
+    rating: Estimate  # Interval takes the rungs' ratings as exact, to compare players on the same ladder.
+    rating_of_all: Estimate  # Interval includes the errors of the rungs' ratings.
     reach: Reach
-    probes: tuple[RungMatch, ...]  # Matches of a few pairs that located the nearest rungs; the rating ignores them.
-    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first, from which the rating comes.
+    probes: tuple[RungMatch, ...]  # Short matches that located the nearest rungs; the rating ignores them.
+    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first; they give the rating.
 
     @property
     def text(self) -> str:
@@ -170,10 +168,8 @@ class BaselineReport(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    """The rated player's games against the rung with index `rung`."""
-
-    rung: int
-    result: MatchResult
+    rung: int  # Index.
+    result: MatchResult  # From the rated player's side.
 
     @property
     def score(self) -> float:
@@ -207,14 +203,14 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the most openings that `place_on_ladder` uses."""
+    """Return how many openings `place_on_ladder` uses at most."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the interval's half-width in standard errors after each part, and a part's openings per rung; a single player plays half."""
+    """Return the interval's half-width in standard errors after each part, and the openings per rung and part."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
@@ -256,9 +252,8 @@ def place_on_ladder(
 def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
-    Both players come from one call of `place_on_ladder`. The interval is valid whether they played one part or two, and includes the errors
-    of the rungs' ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them; the rungs' ratings
-    still come from the games' real results.
+    Both players come from one call of `place_on_ladder`. The interval is valid after one part or two, and includes the errors of the rungs'
+    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them, against ratings from real results.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "placed together"

@@ -72,7 +72,6 @@ class PlayedGame:
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
-        """Return a first player's score as a PGN result."""
         return _RESULTS[first_score if self.first_is_white else 1 - first_score]
 
 
@@ -87,9 +86,9 @@ class MatchReport(Document):
     losses: int
     ends: dict[End, int]
     num_openings: int
-    answers: dict[str, ReplyCounts]  # Counts of `first` and `second`, each only if the player can fail to name a legal move.
+    answers: dict[str, ReplyCounts]  # `first`, `second` -> counts, if the player can fail to name a legal move.
     adjudicated: Estimate | None = None  # None without adjudication.
-    num_failed: int = 0  # Undecided games whose search failed; they count as draws in `adjudicated`.
+    num_failed: int = 0  # Undecided games whose search failed: draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +133,6 @@ class MatchResult:
 
 
 def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
-    """Return one match of at least one part by the same players."""
     return replace(parts[0], games=tuple(game for part in parts for game in part.games))
 
 
@@ -208,12 +206,12 @@ def play_match(
     Args:
         first: The player whose score is reported.
         second: The opponent.
-        openings: FENs of distinct positions. A part of a match is a mapping: index of the opening in the complete match -> FEN; the part's
-            games then have the same random numbers as in the complete match.
+        openings: FENs of distinct positions. A part of a match is a mapping, index in the complete match -> FEN, so that games keep their
+            random numbers.
         max_plies: A game is a draw after so many plies from its opening.
         on_games_done: Takes the number of finished games from time to time.
-        num_processes: Processes that share the openings; does not change the games. With several, only copies of the players draw random
-            numbers, so the streams of `first` and `second` do not advance.
+        num_processes: Processes that share the openings; does not change the games. Several processes use copies of the players, so the
+            streams of `first` and `second` do not advance.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """

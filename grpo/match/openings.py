@@ -32,10 +32,10 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys by `position_key`), and add their keys to `exclude`.
 
-    Book openings may be unbalanced, because each is played with both colors. Without a book, openings are positions after random plies that
-    `pool` scores as balanced. Calls that share `exclude` return distinct openings. A smaller count gives the beginning of the same list.
+    Book openings may be unbalanced, because each is played with both colors. Without a book, `pool` selects balanced positions after random
+    plies. A smaller count gives the beginning of the same list.
 
-    Raises OpeningsError if a book has too few, SourceError if a book cannot be read, EngineError if too few random positions are balanced.
+    Raises OpeningsError or SourceError for a book (see `drawn_openings`), EngineError if too few random positions are balanced.
     """
     if config.opening_book:
         return drawn_openings(config.opening_book, count=count, rng=rng, exclude=exclude)

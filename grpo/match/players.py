@@ -32,14 +32,11 @@ class Player(Protocol):
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
         """Return a legal move for each board; a player that can fail to name a legal move returns a `Reply` instead.
 
-        Each board has a legal move, with this player to move. `games` are the numbers of the boards' games in the match; they select the
-        random streams.
+        Each board has a legal move, with this player to move. `games` are the boards' game numbers in the match; they select streams.
         """
 
 
 class BestMovePlayer:
-    """Plays a policy's most likely move."""
-
     def __init__(self, policy: MovePolicy, name: str) -> None:
         self.name = name
         self._policy = policy
@@ -49,7 +46,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """Samples a policy's moves at a temperature; draws one number from `rng`, which seeds all games' streams."""
+    """Samples a policy's moves at a temperature; one number from `rng` seeds all games' streams."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name
@@ -67,7 +64,7 @@ class SamplingPlayer:
 
 
 class RandomPlayer:
-    """Plays uniformly random legal moves; draws one number from `rng`, which seeds all games' streams."""
+    """Plays uniformly random legal moves; one number from `rng` seeds all games' streams."""
 
     name = "random"
 
@@ -108,13 +105,13 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return one move's counts. `failed` are its failed searches' errors; `num_moves` is 1 if a later search named a move, else 0."""
+    """Return one move's counts from its failed searches; `num_moves` is 1 if a later search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:
-    """Plays a random legal move with probability `random_fraction`, else `player`'s move: an opponent weaker than any engine search."""
+    """Plays a random legal move with probability `random_fraction`, else `player`'s move: weaker than any search."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
         self.name = f"{player.name}, {100 * random_fraction:g} % random"
@@ -152,7 +149,7 @@ class GameStreams:
 def _policy_moves(
     policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """Return a move for each board. `pick` takes one forward pass's distribution and its slice of the boards, and returns the columns."""
+    """Return a move per board; `pick` returns columns from one forward pass's distribution and slice of the boards."""
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

@@ -1,7 +1,7 @@
 """Report of the pipeline step `select`: the decision with its evidence, and sentences for pages.
 
-The pretrained policy is the policy before GRPO, a candidate's own start. The ladder is a set of rated engine opponents. "As played" scores
-games by their real results; "adjudicated" gives undecided draws to the side that the engine finds better.
+The pretrained policy is the policy before GRPO, a candidate's own start. The ladder has rated engine opponents. "As played" counts real
+results; "adjudicated" gives undecided draws to the side that the engine finds better.
 """
 
 from grpo.match.ladder import Placement
@@ -19,7 +19,7 @@ class Selection(Decision):
     peak_step: int
     peak: Estimate | None = None  # Score of `peak_step` against the pretrained policy; None if no checkpoint played.
     screening: tuple[HalvingEntry, ...] = ()
-    heldout_regret_best: dict[int, Estimate]  # Step of each checkpoint -> mean value that its best moves lose on held-out boards.
+    heldout_regret_best: dict[int, Estimate]  # Step -> mean value that its best moves lose on held-out boards.
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None
@@ -31,7 +31,6 @@ class Selection(Decision):
 
     @property
     def outcome(self) -> str:
-        """The champion, as a clause."""
         if not self.promoted:
             return "the pretrained policy stays champion"
         step = f"step {self.candidate_step:,}"
@@ -52,7 +51,7 @@ class Selection(Decision):
         return gains
 
     def strength(self, step: int) -> str:
-        """Return a sentence on the strength of this step's policy in games."""
+        """Return a sentence on the step's strength in games."""
         screened = {entry.candidate: entry.so_far for entry in self.screening}
         games = self.confirmation_best_moves if step == self.candidate_step else None
         score = screened.get(step) if games is None else games.score
@@ -70,7 +69,7 @@ class Selection(Decision):
 
     @property
     def placed(self) -> dict[str, Placement]:
-        """Name of policy -> rating on the ladder; both policies met the same opponents from the same openings."""
+        """Name of policy -> rating on the ladder, by the same opponents and openings."""
         if self.ladder is None or self.ladder_initial is None:
             return {}
         return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}

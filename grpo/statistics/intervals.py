@@ -69,9 +69,9 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    A pair score is the mean score of an opening's two games, in [0, 1]: one observation, because the games share the opening's bias. The
-    normal interval is computed after adding one lost and one won pair (after Agresti and Coull, The American Statistician 52, 1998), so few
-    or equal pairs never look certain: 16 lost pairs give [0, 0.16].
+    A pair score is the mean score of an opening's two games, in [0, 1]: one observation, because the games share the opening's bias. One
+    lost and one won pair are added first (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look
+    certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(

@@ -91,7 +91,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return [pairs] scores divided by m (1 - m), m their mean: a change of a score in nats of log-odds, linearized at m."""
+    """Return [pairs] scores divided by m (1 - m), m their mean: log-odds in nats, linearized at m, up to a constant."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

@@ -3,7 +3,7 @@
 The initial (pretrained) policy is the policy before GRPO, the candidate's own start. The best of several checkpoints looks better than it
 is (the winner's curse), so the stages of selection share no game:
 
-- held-out regret (value that a policy's best moves lose on held-out boards) ranks all checkpoints
+- held-out regret (value that best moves lose on held-out boards) ranks all checkpoints
 - sequential halving, by games, chooses the candidate
 - confirmation games, played afterwards, are reported
 
@@ -50,7 +50,7 @@ class LadderGain:
     def detectable(self) -> float:
         """Smallest true difference in Elo, up or down, that all planned games would show with probability 80 %.
 
-        The interval narrows in proportion to the pairs: its standard error and its `REPEATED_Z` both shrink with their square root.
+        The interval's half-width is proportional to 1 / pairs: standard error and `REPEATED_Z` both shrink with the root of the pairs.
         """
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
@@ -81,7 +81,7 @@ class Decision(Document):
     verdict: Verdict
     promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
     replaces_previous: bool
-    """Whether the candidate is promoted and, if the registry has a champion to beat, shown to be better than this champion."""
+    """Whether the candidate is promoted and, if the registry's champion was played, shown to be better."""
     sentence: str
     claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if one was played.
     beside: tuple[Claim, ...] = ()  # Other ways of scoring or playing; reported only.
@@ -117,11 +117,10 @@ def decide(
     """Return the verdict on a candidate from pair scores; only `Verdict.BETTER` makes the candidate champion.
 
     The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced;
-    `against_previous` is None if there is no such champion or if it is the initial policy. Holm's method adjusts both. A candidate shown to
-    be worse on the ladder, or in a phase, is not promoted.
+    `against_previous` is None if there is no such champion or if it is the initial policy. Holm's method adjusts both.
 
-    The claims `beside` (name -> at least one pair score) are only reported. Their games count as adjudicated, or their moves are sampled at
-    temperature 1, which measures a policy's sharpness as much as its strength.
+    The claims `beside` (name -> at least one pair score) are only reported: their games count as adjudicated, or their moves are sampled at
+    temperature 1, which measures sharpness as much as strength.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -175,5 +174,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step whose score has the highest lower bound, because the highest of many noisy scores is mostly luck."""
+    """Return the step with the highest lower bound, because the highest of many noisy scores is mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

@@ -1,6 +1,6 @@
 """UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
 
-One thread is enough, because a search is one forward pass of a few milliseconds. `go infinite` and `go ponder` compute at once and hold the
+One thread suffices, because a search takes a few milliseconds. `go infinite` and `go ponder` compute at once and hold the
 move until `stop` (or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
 """
 

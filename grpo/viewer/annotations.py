@@ -1,7 +1,4 @@
-"""Annotates chosen games of a match, ply by ply: the policies' probabilities and the engine's scores of all legal moves.
-
-Probabilities are at sampling temperature 1.
-"""
+"""Annotates chosen games of a match, ply by ply: the policies' probabilities and the engine's scores of all legal moves."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Takes boards that have legal moves; returns UCI move -> probability for each board, or None if the policy has no probabilities."""
+"""Takes boards with legal moves; returns UCI move -> probability (temperature 1) for each, or None if the policy has none."""
 Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for a player that is no policy.
 
 
@@ -26,7 +23,7 @@ class MoveNote:
     scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
-        """Return the mover's win probability after a move; None for no move or a move without a score."""
+        """Return the mover's win probability after a move; None if unknown."""
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
@@ -48,15 +45,15 @@ def round_number(index: int) -> str:
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
-    The engines of `pool` have the options of `move_values.engine_options()`. Raises EngineError if several searches in a row fail; a
-    position whose single search failed has no scores.
+    `pool` needs `move_values.engine_options()`. Raises EngineError if several searches in a row fail; after a single failure a position has
+    no scores.
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}
 
 
 def _notes(game: PlayedGame, policies: Policies, pool: EnginePool, *, depth: int) -> tuple[MoveNote, ...]:
-    boards = [board.copy() for board in game.boards()][:-1]  # Without the final position, in which no move is played.
+    boards = [board.copy() for board in game.boards()][:-1]  # Without the final position.
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
         plies = [ply for ply, board in enumerate(boards) if board.turn == color]

@@ -1,8 +1,8 @@
 """A policy's most instructive decisions on held-out boards, by three measures.
 
-- change: value of the policy's move minus value of an earlier policy's move
-- regret: value that the policy's move loses against the best move
-- margin of a best move: value that the second best move loses
+- change: value of the policy's move minus the value of an earlier policy's move
+- regret: best value minus the value of the policy's move
+- margin: best value minus second best value, if the policy found the best move
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from grpo.policy.distribution import MovePolicy
 
 class ValuedMove(Document):
     move: str  # UCI.
-    probability: float  # Probability at T = 1 in the earlier policy for `before`, else in the judged policy.
+    probability: float  # Temperature 1; by the earlier policy in `before`, else by the judged policy.
     value: float  # Value in [0, 1] for the player to move.
 
 
@@ -29,8 +29,8 @@ class NotableDecision(Document):
     fen: str  # FEN with move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move; of several the chosen one, or else the first.
-    regret: float  # Best value minus the chosen move's value.
+    best: ValuedMove  # Engine's best move; of several the chosen, else the first.
+    regret: float
     margin: float  # Best value minus the second best value.
     before: ValuedMove | None  # Earlier policy's move; None without an earlier policy.
 

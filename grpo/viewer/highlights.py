@@ -36,7 +36,7 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name of the rule, whether it may choose a game, and the measure that it maximizes. In a swing both sides led."""
+"""Name, whether the rule may choose a game, and the measure that it maximizes. In a swing both sides led."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
@@ -67,7 +67,7 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead at each ply: the smaller of this ply's and the previous ply's, or 0 if they differ in sign."""
+    """Yield White's lead at each ply: the smaller of this and the previous ply's, 0 if they differ in sign."""
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
     for now in leads:

@@ -65,7 +65,6 @@ class HumanGame:
 
     @property
     def actions(self) -> list[str]:
-        """Possible actions besides a move."""
         is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
         return [] if self.end else [action for action in is_possible if is_possible[action]]
 
@@ -91,7 +90,7 @@ class HumanGame:
         self._answer()
 
     def undo(self) -> None:
-        """Take back the person's last move and the answer. Raises MoveError if the person has not moved or the game is over."""
+        """Take back the person's last move and the answer. Raises MoveError if there is none or the game is over."""
         self._refuse_if_over()
         if "undo" not in self.actions:
             raise MoveError("there is no move of yours to take back")

@@ -13,14 +13,14 @@ import chess.svg
 from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
-# Page files do not count in a step's version (the hash that decides about recomputing), so a new page repeats no games.
+# A step's version does not depend on these files, so a new page does not make a run play its games again.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _DIGITS: Final = 4
 
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
-    """Return the page of a match. `annotated`: index of a game -> notes, in the order of the page; `event` is the match's name."""
+    """Return the page of an event's first match; `annotated`: index of a game -> notes, in the order of the page."""
     games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
     return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
 

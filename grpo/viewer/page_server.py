@@ -17,8 +17,6 @@ _HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"
 
 
 class PlayServer(ThreadingHTTPServer):
-    """HTTP server for one person at one board."""
-
     daemon_threads = True
 
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:

@@ -30,7 +30,7 @@ def event_pgn(
 
     - `Round` is `pair.game`, `Result` the real result, `AdjudicatedResult` the result if the engine decides undecided draws.
     - `WhiteAnswers` and `BlackAnswers` count the answers of players that can fail to name a legal move.
-    - `facts` are extra tags. Without `played_on`, the date is `????.??.??`, so equal runs give equal files on any day.
+    - `facts` are extra tags. Without `played_on`, the date is unknown, so equal runs give equal files.
     - `annotated`: index in the first match -> notes. The game gets the tag `Chosen`. Each move gets a comment: the engine's score for White
       (`[%eval 0.35]` in pawns, or `#` and the moves to mate), the move's probability, and the mover's win probability after the move.
     """
