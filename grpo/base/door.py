@@ -1,6 +1,6 @@
 """Checks of data from outside: tracking server, bucket, record, manifest, policy folder.
 
-Ids and hashes must match a pattern, file names must stay in their folder. So no path can lead out of the store, whoever wrote the data.
+Ids and hashes must match a pattern, and file names must stay in their folder. So no path can lead out of the store, whoever wrote the data.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside has another form than this code writes; the message names source and first fault."""
+    """Data from outside has a wrong form; the message names source and first fault."""
 
 
 def _inside(name: str) -> str:
@@ -30,7 +30,7 @@ ID_PATTERN: Final = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"
 Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$")]
 """Name of a run or of a preset."""
 VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
-"""Version of a step's output."""
+"""Version of a pipeline step's output: first 24 hex digits of a hash."""
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 as hex."""
 FileName = Annotated[str, AfterValidator(_inside)]
@@ -40,12 +40,12 @@ FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 
 
 STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-"""Makes a TypedDict refuse unknown keys, converted types and NaN."""
+"""Makes a TypedDict refuse unknown keys, values of another type (without conversion), NaN and infinity."""
 
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; its writer may add others."""
+    """Keys of every manifest; others are allowed. The output's hash leaves out the files `aside`."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
@@ -66,9 +66,9 @@ def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return `folder / name`. Raises ForeignError if that lies outside of the folder, also through a link."""
+    """Return `folder / name`. Raises ForeignError unless the path is below the folder, after following links."""
     path = folder / name
-    if path == folder or not path.resolve().is_relative_to(folder.resolve()):
+    if folder.resolve() not in path.resolve().parents:
         raise ForeignError(f"{name!r} is outside of {folder}")
     return path
 

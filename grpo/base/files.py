@@ -19,12 +19,12 @@ from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
-"""Folder, at any depth of an output, for files that differ between equal runs, such as pages with times.
+"""Name of folders, at any depth of an output, for files that differ between equal runs, such as pages with times.
 
-The manifest verifies these files; the output's hash leaves them out.
+The manifest has these files' hashes; the output's hash leaves them out.
 """
 _MANIFEST_HASH: Final = "manifest_hash"
-_TEMPORARY: Final = "half-made-"  # Part of the name of a folder being written; no other hidden folder is deleted.
+_TEMPORARY: Final = "half-made-"  # Part of a temporary folder's name; only such folders are deleted as abandoned.
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -85,7 +85,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`: facts, and hashes of each file, of all files outside `ASIDE`, and of the manifest."""
+    """Write and return `manifest.json`: facts, each file's hash, one of all files outside `ASIDE`, and one of the manifest."""
     hashes = file_hashes(folder)
     files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
@@ -128,7 +128,7 @@ def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
 
 
 def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
-    """Return whether `facts[key]` is the `seal` of the other facts."""
+    """Return whether `facts[key]` is the `seal` of the other facts (and `place`)."""
     try:
         return key in facts and facts[key] == seal(without(facts, key), place=place)
     except (ValueError, RecursionError):  # JSON with NaN or too deep nesting is not from this code.
@@ -192,7 +192,7 @@ def _held_folder(target: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
         with suppress(FileNotFoundError):  # Another writer deleted the folder as abandoned before it was locked.
             handle = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # Some network file systems cannot lock; there no abandoned folder is deleted.
+            with suppress(OSError):  # Some network file systems cannot lock; abandoned folders then stay.
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if folder.exists():
                 break
@@ -218,15 +218,11 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts; wait for the process of this disk that has it. The lock ends with its process.
+    """Hold a lock file while the block lasts; wait if another process has it. A lock ends with its process.
 
-    The file stays: a lock on a file that another process deletes protects nothing.
+    The file is never deleted, because a lock on a deleted file protects nothing.
 
-    Args:
-        path: the lock file.
-        on_wait: is called with the name of the process that has the lock.
-
-    Raises StorageError if the file cannot be written.
+    `on_wait` gets the name of the process that has the lock. Raises StorageError if the file cannot be written.
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -244,13 +240,13 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # A process that was forked meanwhile has the file open too.
+            fcntl.flock(file, fcntl.LOCK_UN)  # A process forked meanwhile has the file open too, so closing does not unlock.
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: even after a crash, no reader sees half of it."""
+    """Delete a folder atomically: even after a crash, no reader sees a partial folder."""
     deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
-    folder.rename(deleted)  # Replaces an empty folder.
+    folder.rename(deleted)  # Renaming onto an empty folder is allowed.
     shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it too, as abandoned.
 
 

@@ -29,7 +29,6 @@ def _all_moves() -> list[chess.Move]:
 ACTIONS: Final[tuple[chess.Move, ...]] = tuple(_all_moves())
 NUM_ACTIONS: Final = len(ACTIONS)
 
-# [from, to, promotion piece or 0] -> id. A dictionary with Move keys takes 1.5 times as long.
 _NO_ACTION: Final = -1
 
 
@@ -43,6 +42,7 @@ def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
     return table
 
 
+# Player to move -> [from][to][promotion piece or 0] -> id. A dictionary with Move keys takes 1.5 times as long.
 _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(turn).tolist() for turn in chess.COLORS}
 
 
@@ -52,7 +52,7 @@ def mirror_move(move: chess.Move) -> chess.Move:
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the action id of a move by `turn`. Raises ValueError for other moves (a null move or a drop)."""
+    """Return the action id of a move by `turn`. Raises ValueError if the move is no action, such as a null move."""
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
         raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")

@@ -1,7 +1,7 @@
 """Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
 
 Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up), "them" the
-side to reply. See `grpo.board.bitboards`.
+side to reply. A side controls a square if it attacks or defends it. A set of squares is a bitboard: an int64, bit s for square s (a1 = 0).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ from grpo.board.actions import ACTIONS
 from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, shifts, signed, union
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
-NUM_CONTROLS: Final = 13  # A side's control of a square: 0 none, 1-6 one attacker (pawn to king), 7-12 several, by the lowest.
+NUM_CONTROLS: Final = 13
+"""A side's control of a square: 0 none; 1-6 one attacker, pawn to king; 7-12 several attackers, of which the least is a pawn to king."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
@@ -31,9 +32,10 @@ _KING_REACH: Final = torch.tensor([signed(chess.BB_KING_ATTACKS[s]) for s in ran
 _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 _RANK_SHIFTS: Final = torch.arange(8) * 8
+# [256, 8]: for each pattern of 8 bits, whether each file is in it.
 _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 rank patterns] -> the rank's codes, one byte a square. Piece planes weigh 1, 2, 4, 8. Control planes weigh 1, 2, 4 (the
-# lowest attacker) and 6 (several attackers), for us and for them.
+# [12 planes x 256 patterns] -> a rank's part of the codes, one byte per square. Piece planes weigh 1, 2, 4, 8. Control planes, ours and
+# theirs, weigh 1, 2, 4 (least attacker) and 6 (several attackers).
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
@@ -53,9 +55,9 @@ class Sets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Afterstates:
-    """Changes that N moves make. Codes [3, ...] are piece, our control, their control."""
+    """Changes that N moves make. A code [3, ...] is piece, our control, their control."""
 
-    board: Tensor  # [3, B, 64], codes before any move.
+    board: Tensor  # [3, B, 64], codes of the boards before any move.
     moves: Tensor  # [M], index of the move, ascending.
     squares: Tensor  # [M], square whose codes the move changes.
     before: Tensor  # [3, M], the square's codes before the move.
@@ -64,9 +66,9 @@ class Afterstates:
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes that legal moves make: action `ids` [N] on boards `rows` [N], ascending, of `encodings_BE` [B, 71].
+    """Return the changes that N legal moves make: move n is action `ids[n]` on board `encodings_BE[rows[n]]`; encodings are [B, 71].
 
-    Control includes own pieces (defended), ignores pins, and passes through their king.
+    Control ignores pins. Our control passes through their king.
     """
     root = _sets(encodings_BE)
     root_planes = _planes(root, *_attacks(root))
@@ -109,7 +111,7 @@ def _sets(encodings_BE: Tensor) -> Sets:
 
 
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates, start and end squares [N], and whether the move resets the clock [N]."""
+    """Return the afterstates, a bitboard of start and end square [N], and whether the move resets the half-move clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
@@ -133,13 +135,13 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
 
 
 def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
-    """Return attacks of each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
+    """Return squares attacked by each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
     # Our lines pass through their king, because a square behind the king is no escape.
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
-    # [4 lines, 2 kinds (rooks or bishops; queens), 2 sides, N]
+    # [4 lines (file, rank, two diagonals), 2 kinds (rooks or bishops; queens), 2 sides, N]
     sliders = torch.stack([torch.stack([kind, queens]) for kind in (straight, straight, diagonal, diagonal)])
     ways = [rays(sliders, empty, sign) for sign in (1, -1)]
     by_rook, by_bishop = (torch.cat([way[lines, 0] for way in ways]) for lines in (slice(0, 2), slice(2, 4)))
@@ -152,7 +154,7 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return bit planes [12, N]: piece code (4), then lowest attacker (3) and several attackers (1) of us, and of them."""
+    """Return bit planes [12, N]: piece code (4), our least attacker (3) and several attackers (1), the same of theirs (4)."""
     seen = attacked[0]
     lowest = [seen]
     for kind in range(1, 6):
@@ -169,7 +171,7 @@ def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
 
 
 def _codes(planes: Tensor) -> Tensor:
-    """Return codes [3, N, 8] from planes [12, N]: an int64 a rank, a byte a square."""
+    """Return codes [3, N, 8] from planes [12, N]: an int64 per rank, a byte per square."""
     ranks = (planes[:, :, None] >> _RANK_SHIFTS.to(planes.device)) & 255
     rows = ranks + _PLANE_ROWS.to(planes.device)
     return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
@@ -182,7 +184,7 @@ def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return codes [3, N, 64] of all squares."""
+    """Return codes [3, N, 64]."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
@@ -216,6 +218,7 @@ def _is_dead(sets: Sets) -> Tensor:
     """Return `chess.Board.is_insufficient_material`, [N] bool."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]
+    # x & (x - 1) removes the lowest bit, so 0 means at most one knight.
     one_color = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
     one_knight = ((knights & (knights - 1)) == 0) & (bishops == 0)
     has_enough = (both[_PAWN] | both[_ROOK] | both[_QUEEN]) != 0
@@ -223,14 +226,17 @@ def _is_dead(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether another piece than their king can move, [N]. Castling needs no test: a king that may castle can step."""
+    """Return whether another piece than their king can move, [N]. Castling needs no test: a king that may castle can step.
+
+    Lines [4] are file, rank, a1-h8 diagonal, h1-a8 diagonal; sign 1 is up or right. A ray includes its blocker.
+    """
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
     occupied = theirs | ours
     empty = ~occupied
     nothing = torch.zeros_like(king)
     our_lines, their_lines = (_on_lines(side) for side in (us, them))
-    # Checkers and pinned pieces, along the lines of the king.
+    # Look from their king along each line: our slider gives check; behind their piece, our slider pins it.
     checkers = _near_attackers(king, us[_PAWN], us)
     between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
     for sign in (1, -1):
@@ -242,12 +248,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         pinner = rays(shield, empty, sign) & our_lines
         shield = torch.where(pinner != 0, shield, 0)
         pinned = pinned | union(shield)
-        # A pinned piece can move along the pin: a slider of the line, a pawn push, a pawn that captures the pinner.
+        # A pinned piece can move along the pin: a slider of this line, a pawn on the file, a pawn that captures the pinner.
         has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Squares that end a check (all squares without a check), and squares that unpinned pieces reach.
+    # Targets: in check, capture or block; otherwise all squares without own pieces.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -256,7 +262,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     pawns = free[_PAWN]
     step = shift(pawns, DOWN) & empty
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
-    is_double = (checkers & (checkers - 1)) != 0
+    is_double = (checkers & (checkers - 1)) != 0  # Two checkers: only the king can move.
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
     # En passant can uncover the king along the rank of both pawns: play the capture, find attackers.
     for side in (9, 7):
@@ -270,12 +276,11 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
 
 
 def _on_lines(side: Tensor) -> Tensor:
-    """Return a side's [6, N] sliders on each of the `LINES`, [4, N]."""
+    """Return the sliders that move along each of the `LINES`, [4, N]; `side` is [6, N]."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
     return torch.stack([straight, straight, diagonal, diagonal])
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
-    """Return our pawns and knights that attack their king (bitboards [N])."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

@@ -1,8 +1,8 @@
-"""Bitboards in torch: sets of squares, one int64 a set, of many positions at once.
+"""Bitboards in torch: sets of squares of many positions at once, one int64 per set.
 
-Bit s is square s (a1 = 0, h8 = 63). The last dimension counts the N positions. A call takes D = 4 directions of one sign, because small
-tensors cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` removes these
-copies, and squares that wrap around the edge.
+Bit s is square s (a1 = 0, h8 = 63). The last dimension is the N positions. A call shifts in D directions at once, because small tensors
+cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` removes these copies, and squares that wrap around the
+edge.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def _moved(squares: Tensor, amounts: Tensor, sign: int) -> Tensor:
 
 
 def _in_front(table: Tensor, like: Tensor) -> Tensor:
-    """Return [D] as [D, 1, ..., 1], which broadcasts over `like`."""
+    """Return `table` [D] as [D, 1, ..., 1], which broadcasts over `like`."""
     return table.to(like.device).view(-1, *[1] * like.dim())
 
 
@@ -60,7 +60,7 @@ def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
     """Return the squares that `sliders` [D, ..., N] attack on each of the `LINES` in the direction `sign` (1 or -1), [D, ..., N].
 
-    A Kogge-Stone fill passes `empty` squares [..., N] and stops at the first piece.
+    A ray passes `empty` squares [..., N] and ends with the first piece (Kogge-Stone fill).
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing

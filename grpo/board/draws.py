@@ -6,7 +6,7 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that draw by stalemate, insufficient material or fifty moves; checkmate comes first (FIDE Laws 9.6)."""
+    """Return the legal moves that draw by stalemate, insufficient material or fifty moves; checkmate is no draw (FIDE Laws 9.6)."""
     num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
@@ -27,9 +27,9 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that repeat a position of the move stack. As in engines, one repetition is a draw: it can be repeated."""
+    """Return the legal moves that repeat a position of the move stack; like engines, count one repetition as a draw."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
-    # A repetition takes at least four plies: three played ones and the move.
+    # The shortest repetition has four plies: three played before, and the move.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}
@@ -64,16 +64,16 @@ def repetition_key(board: chess.Board) -> Hashable:
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no legal move stalemates the opponent. A fast filter: trying all moves takes as long as a search.
+    """Return False only if no legal move stalemates the opponent: a fast filter, because trying all moves takes as long as a search.
 
-    An opponent's piece is mobile if it can move and shares no line with its king, so no pin stops it. A move stops at most two mobile
-    pieces (castling blocks two pawns; en passant captures a pawn and blocks another), so three rule out stalemate.
+    A mobile piece of the opponent can move and shares no line with its king, so it cannot be pinned. A move stops at most two mobile pieces
+    (castling blocks two pawns; en passant captures a pawn and blocks another), so three rule out stalemate.
     """
     opponent = not board.turn
     king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
-    # Without a slider, or a pawn about to promote, we can pin no piece.
+    # The mover can pin only with a slider, or with a pawn on rank 2 or 7, which may promote.
     if board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
     theirs = board.occupied_co[opponent]

@@ -4,9 +4,9 @@
 - 64-67: castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side
 - 68: file (1-8) of a legal en-passant capture, 0 without one
 - 69: half-move clock, capped at 100
-- 70: 1 if the mover is Black; read by `decode`, by no network
+- 70: 1 if the mover is Black; only `decode` reads it
 
-The full-move number is left out: neither legal moves nor values depend on it.
+The full-move number is left out, because legal moves and values do not depend on it.
 """
 
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ ENCODING_SIZE: Final = 71
 MAX_HALFMOVE_CLOCK: Final = 100
 
 _CASTLING_ROOKS: Final = (chess.BB_H1, chess.BB_A1, chess.BB_H8, chess.BB_A8)
+# Translates a FEN's placement to one character per square, "." for an empty square.
 _SQUARES_OF: Final = str.maketrans({"/": "", **{str(count): "." * count for count in range(1, 9)}})
 _CODE_OF_LETTER: Final = np.array([".PNBRQKpnbrqk".find(chr(letter)) for letter in range(128)]).astype(np.uint8)
 _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
@@ -41,12 +42,12 @@ def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return encodings [len(fens), 71]. A FEN names an en-passant square only if the capture is legal, as `chess.Board.fen` does."""
+    """Return encodings [len(fens), 71]. FENs must name an en-passant square only if the capture is legal, as `chess.Board.fen` does."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
     squares = "".join(placement.translate(_SQUARES_OF) for placement, *_ in parts)
-    # A FEN begins at the eighth rank, Black's first: only White's view needs a flip.
+    # A FEN begins at rank 8, which is Black's first rank: only White's view must be flipped.
     codes = _CODE_OF_LETTER[np.frombuffer(squares.encode("ascii"), dtype=np.uint8)].reshape(-1, 8, 8)
     rows[:, :64] = np.where(is_black[:, None, None], _TURNED_CODE[codes], codes[:, ::-1]).reshape(-1, 64)
     for slot, (right, turned) in enumerate(zip("KQkq", "kqKQ", strict=True)):
@@ -74,7 +75,7 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
 
 
 def fen_of(board: chess.Board) -> str:
-    """Return `board.fen()` of standard chess in a third of the time; `board.fen()` takes as long as a small search."""
+    """Return `board.fen()` of standard chess in a third of the time."""
     squares = ["1"] * 64
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     for color, symbols in ((chess.WHITE, "PNBRQK"), (chess.BLACK, "pnbrqk")):
@@ -90,7 +91,7 @@ def fen_of(board: chess.Board) -> str:
 
 
 def mover_fen(board: chess.Board) -> str:
-    """Return the FEN of `mover_view(board)`, in a third of the time of mirroring the board."""
+    """Return the FEN of `mover_view(board)` in a third of the time."""
     return turned_fen(fen_of(board))
 
 
@@ -105,7 +106,7 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a text key, equal for a position, its color mirror, and other clocks."""
+    """Return a text key that ignores clocks and colors: a position and its color mirror have the same key."""
     return key_of_fen(mover_fen(board))
 
 

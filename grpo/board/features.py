@@ -1,8 +1,7 @@
 """Afterstates (positions after a move) as sparse features: a network's first layer is a sum of rows, as in NNUE.
 
-A square has two features: piece with both sides' control, and piece with square. A move lists only its changes
-(https://www.chessprogramming.org/NNUE): removed features, new features, features of the whole afterstate. Features are computed once,
-because they depend on the position alone.
+A square has two features: piece with both sides' control (least attacker, and whether several), and piece with square. A move lists only
+its changes (https://www.chessprogramming.org/NNUE): removed features, new features, features of the complete afterstate.
 
 Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
 """
@@ -18,12 +17,12 @@ from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
 from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 
 _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2  # First feature of a piece with its square.
-_WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the whole afterstate.
+_WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the complete afterstate.
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
 NUM_ROWS: Final = REPETITION + 1  # Number of features, one embedding row each.
 
-# An entry is 1 + a feature's index, negative if the move removes the feature. Higher codes are the half-move clock's values 0-100, which
-# scale the clock's feature, and the board before the move.
+# An entry is a code, negative if the move removes the feature. Codes: 1 + a feature's index; then the half-move clock's values 0-100, which
+# scale the clock's feature; then the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -40,11 +39,11 @@ class MoveFeatures:
 
     boards: Tensor  # [B, 128] int16, features of the squares before any move: 64 with control, 64 with the square.
     counts: Tensor  # [B, A] uint8, entries of each move; 0 on padding.
-    num_entries: Tensor  # [B] int64, sums of `counts`: `select_rows` needs them for all boards.
+    num_entries: Tensor  # [B] int64, sums of `counts` over all moves.
     entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
-        """Return the features of the boards `rows` [K], of at most `width` moves each."""
+        """Return the features of the boards `rows` [K], which have at most `width` moves."""
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
@@ -68,7 +67,7 @@ class MoveFeatures:
         first = counts.cumsum(0) - counts
         codes = self.entries.abs().long()
         index = _ROW_OF_CODE.to(codes.device)[codes]
-        # The board's own sum is an extra row of the table.
+        # A move's first entry is the board before the move; the board's sum is an extra row of the table.
         index[first] = NUM_ROWS + rows
         weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
@@ -83,7 +82,7 @@ def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` with a faster gradient of the table: another `embedding_bag`, over the sums that contain a row."""
+    """`embedding_bag` with a faster gradient: a row's gradient is another `embedding_bag`, over the sums that contain the row."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -94,7 +93,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, hence the rounding.
+        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, so rounding is reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -142,5 +141,5 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the ranges [start, start + length) one after another."""
+    """Concatenate the ranges [start, start + length)."""
     return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)

@@ -1,4 +1,4 @@
-"""Positions that users give as text."""
+"""FENs from users."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Engine self-play games, deliberately varied."""
+"""Games of the engine against itself, varied by random openings, random moves and unequal node limits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,22 +10,21 @@ import numpy as np
 
 from grpo.base.seeding import numpy_stream
 from grpo.board.actions import random_move
-from grpo.dataset.games import Game, Reason, Rejection
+from grpo.dataset.games import ENGINE, Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
-ENGINE: Final = "engine"  # `Game.source` of engine games.
 MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-NODES: Final = (60, 240, 960)  # Each side draws a node limit: strong and weak players meet. Below 200, communication dominates the cost.
+NODES: Final = (60, 240, 960)  # Each side draws one limit, so strong and weak players meet. Below 200, communication dominates the cost.
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
 RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random; a random move is never a label.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, except ids that `is_wanted` rejects. A game depends on seed, unit and number only.
+    """Yield games without end, except ids that `is_wanted` rejects. A game depends only on seed, unit and its number.
 
     If the engine fails, the game is replayed; after `NUM_ATTEMPTS` failures at one ply it is a Rejection. Raises EngineError after
     several Rejections in a row.
@@ -54,7 +53,6 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
-    """Play a game; append its moves to `played`."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))

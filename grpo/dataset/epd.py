@@ -28,8 +28,8 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. The caller drops duplicates: `game_id` is a hash of the position
-    without clocks. Lines whose number (from 0) `is_mine` rejects are skipped.
+    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. Equal positions have equal `game_id`s. Lines whose number (from 0)
+    `is_mine` rejects are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -101,7 +101,7 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return a line's board, or reason and detail of its rejection."""
-    # `bytes.split` separates at ASCII white space only; Latin-1 decodes any byte (an id may be other text than ASCII).
+    # `bytes.split` separates only at ASCII white space. Latin-1 decodes any byte: an id may be text that is not ASCII.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

@@ -11,7 +11,7 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Reasons of entries without a position to exclude.
+# Reasons for which an entry has no position to exclude.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20
 
@@ -43,7 +43,7 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
-            elif entry.reason == Reason.NO_MOVES:  # A study's chapter: text alone, or a problem (`detail` is its FEN).
+            elif entry.reason == Reason.NO_MOVES:  # A chapter of a study, with text alone or a problem; `detail` is its FEN.
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

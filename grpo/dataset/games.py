@@ -1,4 +1,4 @@
-"""Results of the parsers: games and rejections."""
+"""Results of the parsers: games and rejections. A listed position (a line of an .epd or .fen file) is a game without moves."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,6 +8,7 @@ import chess
 
 from grpo.base.errors import PlainError
 
+ENGINE: Final = "engine"  # `Game.source` of engine games.
 _MAX_DETAIL: Final = 120
 
 
@@ -24,14 +25,14 @@ class Reason(StrEnum):
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"  # A game that was read before.
     ENGINE_FAILURE = "engine failure"
-    GAME_OVER = "game over"  # A listed position: checkmate, stalemate or drawn by rule.
-    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table or line of a test suite.
+    GAME_OVER = "game over"  # A listed position that is checkmate, stalemate or drawn by rule.
+    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table, or line of a test suite, without a usable exercise.
     FILTERED = "filtered"  # The detail names the filter of the settings.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A rejected game or list entry; `source` and `offset` as in `Game`."""
+    """A rejected game or line; `source` and `offset` as in `Game`."""
 
     source: str
     offset: int
@@ -39,17 +40,16 @@ class Rejection:
     detail: str = ""  # Explanation, or name of a filter or variant.
 
     def __str__(self) -> str:
-        location = f"game {self.offset + 1:,}" if ".pgn" in self.source.lower() else f"byte {self.offset:,}"
+        is_numbered = self.source == ENGINE or ".pgn" in self.source.lower()
+        location = f"game {self.offset + 1:,}" if is_numbered else f"byte {self.offset:,}"
         return f"{self.source}, {location}: {self.reason} ({self.detail[:_MAX_DETAIL]})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    """A game; a listed position is a game without moves."""
-
     game_id: str  # Hash of players, date, site, start and moves; the same in every file.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game in the file or among engine games, from 0; byte offset of a line.
+    offset: int  # Number of the game, from 0, in its file or unit of engine games; byte offset of a listed position's line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack; or the listed position.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
     is_label: tuple[bool, ...]  # Per board: whether the move may become a label (random moves may not).

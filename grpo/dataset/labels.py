@@ -1,4 +1,4 @@
-"""Positions whose moves the policy imitates: training boards, and further positions of their games, which need no move values."""
+"""Labels (positions with the move to imitate): training boards, and further positions of training games, without values."""
 
 import chess
 import numpy as np
@@ -14,8 +14,8 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
     """Return the positions to imitate: all training boards, then further positions of training games, up to `max_positions`.
 
-    A position appears once, with the first game's move, and is no board of another split. The further positions have the lowest hashes of
-    keys, so the order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
+    A further position is no board of any split, and appears once, with the first game's move. Hashes of keys select the positions, so the
+    order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
 
     Raises ValueError if a game's move is not legal.
     """
@@ -51,7 +51,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
 
 
 def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:
-    """Return row of a game -> plies of the positions to imitate: at most `count` positions, none of them `known`."""
+    """Return row of a game -> plies of further positions: the `count` lowest hashes of keys that are not `known`."""
     first: dict[str, tuple[int, int]] = {}
     for row, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
         for ply in plies:

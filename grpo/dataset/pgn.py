@@ -14,7 +14,7 @@ from grpo.dataset.games import Game, Reason, Rejection, standard_board
 from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
-MAX_RATING: Final = 4_000  # A higher number is no rating.
+MAX_RATING: Final = 4_000
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
@@ -29,7 +29,7 @@ _RESULTS: Final = {
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
-# Lichess's classes by estimated duration (base + 40 increments), upper bounds in seconds: https://lichess.org/faq#time-controls.
+# Upper bounds in seconds of Lichess's classes, by duration = base + 40 increments: https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
     (180, TimeControl.BULLET),
@@ -46,7 +46,7 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection, for numbers (from 0) that `is_mine` accepts; `filters` reject games by tags."""
+    """Yield each game of a PGN stream, or its Rejection, if `is_mine` accepts its number (from 0); `filters` reject games by tags."""
     number = 0
     for text in _texts(stream):
         if text is None:
@@ -95,7 +95,8 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """Yield each line, and whether it begins inside a comment (in braces).
 
-    A comment that contains a tag, and then `{`, `MAX_LINE` bytes or the file's end, was not closed: it ends before its first tag.
+    A comment was not closed if, after a tag in it, comes `{`, the end of the file, or more than `MAX_LINE` bytes; it then ends before its
+    first tag.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -127,9 +128,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines: an Event tag always begins a line, and each tag before moves has a line of its own."""
+    """Yield lines, split so that an Event tag begins a line and each tag before moves has its own line."""
     for _, data in lines_of(stream):
-        # Latin-1 makes each byte a character: a line that is too long stays so.
+        # Latin-1 keeps one character per byte, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -238,7 +239,7 @@ def rating(text: str) -> int | None:
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that rejects a game by its tags, or None. Unknown ratings are too low."""
+    """Return the first filter that rejects a game by its tags, or None. An unknown rating counts as too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
@@ -248,7 +249,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None, as for `*60` (sandclock). `-` and a day or more (`1/86400`) are correspondence."""
+    """Return the class of a TimeControl tag, or None if unknown (`*60`). `-` and a day or more (`1/86400`) are correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -257,7 +258,7 @@ def time_control(tag: str) -> TimeControl | None:
     base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0` are not playable, so the tag means something else.
+        return None  # `0` and `0+0` allow no move, so the tag means something else.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 

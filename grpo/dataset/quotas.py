@@ -24,7 +24,7 @@ LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: 
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id, so that it is the same in every order, file and unit."""
+    """Return a game's split by a hash of its id: the same in every order, file and unit."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -47,12 +47,12 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    games: int = 0  # Usable games and listed positions.
+    games: int = 0  # Usable games, and positions from lists.
     rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games; filters as `filtered: NAME`, variants as `variant: NAME`.
-    first_rejected: list[str] = field(default_factory=list)  # First rejected games, without filtered games and variants.
+    first_rejected: list[str] = field(default_factory=list)  # First rejected games, except filtered games and variants.
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
     duplicates: int = 0  # Positions that are in the dataset already, or whose color mirror is.
-    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (positions of evaluation), `engine failure`.
+    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (used in evaluation), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
@@ -64,7 +64,6 @@ class SourceReport:
 
     @classmethod
     def joined(cls, parts: Iterable["SourceReport"]) -> "SourceReport":
-        """Return the sum of several units' reports."""
         report = cls()
         for part in parts:
             report.games += part.games
@@ -78,7 +77,7 @@ class SourceReport:
 
 
 class UnitReports(RootModel[dict[str, SourceReport]]):
-    """Report of `build_boards`: number of a unit -> counts of its sources."""
+    """Report of the pipeline step `build_boards`: number of a unit -> its report."""
 
 
 class Quota:
@@ -100,12 +99,11 @@ class Quota:
         return not any(self.missing.values())
 
     def needs(self, game_id: str) -> bool:
-        """Return whether a game could add a board; otherwise it need not be played."""
+        """Return whether a cell of the game's split still needs boards."""
         split = split_of_game(game_id, self._fractions)
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select and return a game's needed positions."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -147,7 +145,7 @@ class Quota:
 
     def _position(self, game: Game, ply: int, split: Split, phase: Phase) -> Position | None:
         board = game.boards[ply]
-        # One legal move teaches nothing: all rewards of its group are equal.
+        # A single legal move teaches nothing.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = fen_of(board)
@@ -208,8 +206,8 @@ def cut_to_quota(
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
     """Return indices of exactly the wanted boards, number of duplicates, and missing boards per cell.
 
-    A hash of the keys decides, not the order of units. Of equal boards the held-out one stays, else the validation one: training boards
-    never displace evaluation boards. The limit per game and phase also holds across units.
+    A hash of the keys selects, so the order of units does not matter. Of equal boards the held-out one stays, else the validation one:
+    training boards never displace evaluation boards. The limit per game and phase also holds across units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

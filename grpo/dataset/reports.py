@@ -1,11 +1,9 @@
-"""Report of the dataset: counts of the joined boards, and of what was read and left out on the way."""
+"""Report of the dataset: counts of boards, games and positions."""
 
 from grpo.base.documents import Document
 
 
 class Boards(Document):
-    """Counts of the dataset that pages show."""
-
     rows: int
     used_games: int
     """Games that the boards are from."""
@@ -21,10 +19,10 @@ class Boards(Document):
 
 
 class JoinedBoards(Boards):
-    """Report of `join_boards`."""
+    """Report of the pipeline step `join_boards`."""
 
     games: int
-    """Usable games and listed positions that were read."""
+    """Usable games and positions from lists that were read."""
     rejected: dict[str, int]
     """Reason -> games."""
     first_rejected: tuple[str, ...]

@@ -21,7 +21,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or game, which limits memory.
+MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or of a game; limits memory.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -48,7 +48,7 @@ _BEGINS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file, ordered by name, so that the order is the same on every machine."""
+    """A file; files sort by name, so their order is the same on every machine."""
 
     name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
@@ -62,8 +62,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     A pattern is an https address, or a file, folder (read recursively) or glob, local, on S3 or on the hub. Folders and globs match files
     that have a known suffix and are not hidden.
 
-    Raises SourceError if a pattern matches nothing or may contain a secret, a suffix is unknown, an archive is unreadable, or two files
-    have one name.
+    Raises SourceError, such as for a pattern that matches nothing or may contain a secret, or for two files of one name.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -123,7 +122,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # fsspec does not know this kind of address.
+    except ValueError as error:  # A secret, or an address of a kind that fsspec does not know.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
@@ -139,8 +138,8 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
         return True, [pattern]
     filesystem, path = _filesystem(pattern)
     try:
-        # `info` raises for unreadable files; `find` and `glob` skip them.
-        is_named = filesystem.info(path)["type"] != "directory"  # A pipe, too.
+        # `info` comes first, because `find` and `glob` skip unreadable files.
+        is_named = filesystem.info(path)["type"] != "directory"  # Also true for a pipe.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]

@@ -30,7 +30,7 @@ class Position:
     """A board of the dataset before its moves have values."""
 
     fen: str
-    key: str  # `encoding.position_key`: equal for color mirror and other clocks.
+    key: str  # `encoding.position_key`, which ignores colors and clocks.
     phase: Phase
     split: Split
     label: str  # UCI move to imitate: the move played, or "" for the value table's best move.
@@ -66,7 +66,7 @@ BOARD_SCHEMA: Final = pa.schema(
 
 - `label_from`: `game` (the move played) or `engine` (the value table's best move)
 - `centipawns`, `mate_in`: scores behind `values`; null for a score of the other kind
-- `strong_values`: values by the evaluation's stronger search, on held-out boards only
+- `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only
 - `engine`, `limit`: engine and search limit behind `values`
 """
 
@@ -82,7 +82,7 @@ GAME_SCHEMA: Final = pa.schema(
         *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
-"""Columns of the games; a listed position has 0 plies.
+"""Columns of the games; a position from a list is a game with 0 plies.
 
 - `moves`: all moves in UCI
 - `keys`: `encoding.position_key` before each move
@@ -130,7 +130,7 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover, the reward or `strong_values`; 0 on padding.
+    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover: the reward, or `strong_values`; 0 on padding.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 

@@ -1,7 +1,7 @@
 """Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
 
-Units play different engine games; a file's game goes to unit (its number + the file's index) % number of units. So units run anywhere, in
-any order, with the same result. `cut_to_quota` removes boards that units share.
+Units play different engine games. A game of a file goes to unit (number of the game + index of the file) % number of units. So units run
+anywhere, in any order, with the same result. `cut_to_quota` removes boards that units share. A quota's cell is a split and phase.
 """
 
 import math
@@ -28,7 +28,7 @@ _MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connecti
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the boards per cell that each unit collects: its part and a surplus."""
+    """Return the boards per cell that each unit collects: its part and, if there are several, a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -37,7 +37,7 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
-    """Yield lists of positions, each from many games, until the quota is full or the games end.
+    """Yield lists of positions, each from several games, until the quota is full or the games end.
 
     Call `quota.discard` for unusable positions before the next list. `players` play engine games, without MultiPV.
     """
@@ -63,7 +63,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and listed positions, and Rejections. Raises SourceError for a file that cannot be read."""
+    """Yield the unit's games and Rejections. Raises SourceError for an unreadable file."""
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:
@@ -82,7 +82,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. Without `index`, unit 0 would get every file with a single game."""
+    """Yield the unit's part of a file; `index` keeps unit 0 from getting all files with a single game."""
 
     def is_mine(number: int) -> bool:
         return (number + index) % config.num_units == unit

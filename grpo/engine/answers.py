@@ -9,7 +9,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, score and move come in any order. A bound is no score; no number has ten digits.
+# Depth, optional rank, score and first move, in any order. A bound is no score; no number has ten digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -17,7 +17,7 @@ _LINE: Final = re.compile(
 
 
 class EngineError(PlainError, RuntimeError):
-    """The engine died or gave no usable answer in time; the position gets no score."""
+    """The engine died, or gave no usable answer in time."""
 
 
 class IllegalMoveError(EngineError):
@@ -25,7 +25,7 @@ class IllegalMoveError(EngineError):
 
 
 class Score(NamedTuple):
-    value: int  # Centipawns for the mover, or moves to mate (negative if the mover is mated).
+    value: int  # Centipawns for the mover, or moves to mate: negative if the mover is mated.
     is_mate: bool = False
 
 
@@ -46,13 +46,16 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Parse all output since `go`. A complete iteration has `num_lines` lines (default: highest `multipv` rank). Raises EngineError."""
+    """Parse all output since `go`. Raises EngineError if no iteration is complete.
+
+    A complete iteration has a score for `num_lines` moves (default: the highest `multipv` rank).
+    """
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
-    # Backwards, because a move's last score counts. With `num_lines`, earlier iterations need no parsing.
+    # Backwards, because a move's last score counts and the last complete iteration suffices.
     for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
         depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})

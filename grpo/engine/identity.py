@@ -10,7 +10,7 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """No usable UCI engine at a path; the message ends with the remedy."""
+    """The path has no usable UCI engine."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to the path of an engine")
@@ -18,7 +18,7 @@ class EngineMissingError(EngineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
-    name: str  # Name that the engine reports.
+    name: str  # Reported by the engine.
     sha256: str  # Hash of the engine's file, which contains the network.
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start an engine and return its identity. Raises EngineMissingError if the program is missing or no UCI engine."""
+    """Start an engine and return its identity. Raises EngineMissingError."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:

@@ -1,10 +1,10 @@
 """The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine.
 
-Depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table computed once
-serves all of training.
+A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table
+computed once serves all of training.
 
-A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)); mate in n has 1 - band * (1 - 1/n), and being mated its
-mirror image.
+A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`. Mate in n has
+the value 1 - band * (1 - 1/n); being mated in n has 1 minus this value.
 """
 
 import math
@@ -25,14 +25,14 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Slope of the reward per centipawn. It is flatter than game results, so won and lost positions keep a gradient: a policy rewarded by the
-plain win probability does not learn to finish games."""
+"""Per centipawn. The curve is flatter than win probability, so values still differ in won and lost positions: a policy rewarded by win
+probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
-MATE_BAND: Final = 0.02  # Width of the forced mates' values at either end of [0, 1].
+MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
 NUM_DEEP: Final = 8
-"""Moves searched deeply. The order of the best moves teaches most: by a deep judge, the best of eight at depth 5 gives away as little as
-the best of all moves, at 0.43 of the time (docs/results.md)."""
+"""Moves searched deeply. Judged by a deeper search, the best of eight moves at depth 5 loses as little as the best of all moves, in 0.43 of
+the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
@@ -42,7 +42,7 @@ _TRIED: Final = (
 
 
 def win_chance(score: Score) -> float:
-    """Return the mover's win probability, for display only (https://lichess.org/page/accuracy); a mate is certain."""
+    """Return the mover's win probability by Lichess's curve (https://lichess.org/page/accuracy), for display; a mate gives 0 or 1."""
     return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
@@ -52,7 +52,7 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
-    """Return the reward in [0, 1] of a move with this score (see the module)."""
+    """Return the reward in [0, 1] of a move with this score (formula: see the module)."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -73,7 +73,7 @@ def engine_options() -> dict[str, str | int]:
 
 
 def try_engine(path: str, *, depth: int) -> None:
-    """Search two demanding positions as for the reward. Raises EngineMissingError if the engine fails."""
+    """Compute the values of two demanding positions. Raises EngineMissingError on failure."""
     with EnginePool(path, num_processes=1, options=engine_options()) as pool:
         for table in value_tables([chess.Board(fen) for fen in _TRIED], pool, depth=depth):
             if isinstance(table, EngineError):
@@ -85,9 +85,12 @@ def value_tables(
 ) -> Iterator[ValueTable | EngineError]:
     """Yield each board's reward table in order, or the EngineError if its search failed. `pool` needs `engine_options()`.
 
-    The `num_deep` best moves at depth 1 are searched to `depth`; other moves stay below them, in the order of depth 1. The engine gets the
-    mover's view, because it scores a position and its color mirror differently, and a cleared hash, so that tables do not depend on one
-    another. Moves that draw at once or repeat a position of the move stack have the value of a draw. Each board needs a legal move.
+    - The `num_deep` best moves at depth 1 are searched to `depth`; other moves get lower scores, in the order of depth 1.
+    - The engine gets the mover's view, because it scores a position and its color mirror differently.
+    - The engine's hash is cleared, so tables do not depend on one another.
+    - Moves that draw at once or repeat a position of the move stack have the value of a draw.
+
+    Each board needs a legal move.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
@@ -104,7 +107,7 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return a position's search. If it has two parts, the first writes its scores to `shallow`."""
+    """Return a position's search: of two parts if there are more than `num_deep` moves. The first part fills `shallow`."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 
@@ -120,7 +123,8 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so no other move may score above a deep one. Only n - 1 scores are below "mated in n"; some become equal.
+    Depth 1 misses the reply, so no other move may score above a deep one. Only n - 1 scores are lower than "mated in n" (n - 1 to 1), so
+    some moves may become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):

@@ -22,16 +22,16 @@ from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
 MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218).
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games: another size would be another opponent than the rated one. The hash is cleared before each move, so
+"""`Hash` of engines that play games; another size would make another opponent than the rated one. The hash is cleared before each move, so
 equal positions get equal answers."""
 
 NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries the engine is at fault, not a position.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries, the engine is at fault, not the positions.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Largest fraction of failed queries. An engine that fails on a kind of position (with castling, one in ten) would bias the dataset;
-a sound engine answers within two attempts."""
-_MIN_FAILED: Final = 10  # Fewer failed queries say nothing about the fraction.
+"""Largest fraction of failed queries. An engine that fails on one kind of position (such as castling, one in ten) would bias the dataset; a
+sound engine answers within two attempts."""
+_MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so answers do not depend on earlier searches.
 
 
@@ -42,13 +42,13 @@ class Query:
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known: parsing the FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Returns a second search from the first answer. The hash is kept, and only the second answer counts."""
+    """Takes the first answer and returns a second search, whose answer alone counts; the hash is kept."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
     """Raise EngineError for an illegal move, a missing score, or too low a depth."""
     word, _, number = query.limit.partition(" ")
-    # Some engines stop earlier after a mate or with a single move: their answer is the same at any depth.
+    # Some engines stop early at a mate or with a single move, because depth would not change the answer.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
@@ -67,7 +67,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if a move is castling as king takes rook, which `searchmoves` in UCI does not reach."""
+    """Return a note if a move is Chess960's castling (king takes rook), with its text in UCI; else ""."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -76,19 +76,19 @@ def _castling(board: chess.Board, moves: Iterable[str]) -> str:
 class _Job:
     index: int
     query: Query
-    failures: Counter[str] = field(default_factory=Counter)  # Limit of a search -> failures; "" -> failed starts of an engine.
+    failures: Counter[str] = field(default_factory=Counter)  # Search limit -> failures; "" -> failed starts of an engine.
     failed: list[EngineError] = field(default_factory=list)  # All errors.
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    One thread must use and outlive a pool: Linux kills engines when the thread that started them ends. In a forked process the pool
-    has one new engine, because forked processes share the work.
+    One thread must use and outlive a pool: Linux kills an engine when the thread that started it ends. In a forked process the pool starts
+    one new engine.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine; up to `num_processes` start on demand, with one thread each: searches with more are not reproducible."""
+        """Find the engine. Up to `num_processes` start on demand, with one thread each: more threads are not reproducible."""
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
@@ -111,8 +111,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order, or an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
 
-        Engines search while the caller works. With `gives_up`, raises EngineError if several queries in a row, or more than 1 % of all
-        (also across calls), fail: then the engine is at fault.
+        Engines search while the caller works. With `gives_up`, raises EngineError if the engine is at fault: five queries in a row, or at
+        least 1 % of all calls' queries, failed.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -160,7 +160,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
 
         `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash.
-        Raises EngineError without a retry: a new process has no hash of the game, so the game must be replayed.
+        Raises EngineError without a retry: a new process has no hash of the game, so the caller must replay the game.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
@@ -172,14 +172,14 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches if the engine is at fault, or ""."""
+        """Return a count of failed searches if the engine is at fault, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call is running; in a forked process, leave the engines to the parent."""
+        """Assert that no other call is running. In a forked process, first leave the engines to the parent."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}

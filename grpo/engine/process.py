@@ -15,16 +15,16 @@ from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 10.0  # Timeout for a new program, perhaps no engine, that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; healthy ones answer in milliseconds.
-BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; deep ones may be silent for minutes.
-MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of it.
-_MIN_CPU_FRACTION: Final = 0.05  # Of a core. A computing engine gets more on the busiest machine; a hung one uses none.
+START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU (perhaps no engine).
+SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; a healthy engine answers in milliseconds.
+BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; a deep search may be silent for minutes.
+MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more on the busiest machine; a hung engine uses none.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # Lines, and characters a line, of an engine's last output in a message.
+_MAX_WORDS: Final = (6, 200)  # An engine's last output in a message: lines, characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
-_SECONDS_TO_EXIT: Final = 0.5  # From the end of an engine's output to its exit status.
+_SECONDS_TO_EXIT: Final = 0.5  # Longest wait for an exit status after the output has ended.
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,11 +40,11 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # If this process gets SIGKILL, only setpriv (util-linux; PR_SET_PDEATHSIG) ends a hung engine. Without setpriv (not Linux),
-        # an engine ends at the end of its input.
+        # If this process is killed, setpriv (util-linux; PR_SET_PDEATHSIG) ends even a hung engine. Without setpriv (not Linux), an engine
+        # ends at the end of its input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
-            # A file without a name, because an unread pipe would block the engine.
+            # A temporary file, because a full pipe that is not read would block the engine.
             self._stderr = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # `kill` closes it.
             self._popen = subprocess.Popen(
                 [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
@@ -115,7 +115,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def seconds_left(self) -> float:
-        """Return the seconds of further silence until `raise_if_hung` must be called."""
+        """Return after how many seconds of further silence `raise_if_hung` must be called."""
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
@@ -135,7 +135,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             self._last_seen, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
     def _death(self) -> EngineError:
-        """Return the error of an engine with closed pipes: its signal and last output."""
+        """Return the error of an engine whose pipes are closed, with its signal and last output."""
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -164,7 +164,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     def kill(self) -> None:
         """Kill the process and its children; safe to call twice."""
         if self._popen.returncode is not None:
-            return  # Another process may have its id by now.
+            return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         # Not `communicate`: an engine's helper in another process group may hold the pipes open.

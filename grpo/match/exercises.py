@@ -1,4 +1,4 @@
-"""Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and EPD suites (`bm`, `am`)."""
+"""Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and test suites in EPD."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
             continue
         offset, row = entry
         try:
-            # The opponent moves first, then the solver.
+            # The opponent makes moves 0, 2, ..., the solver moves 1, 3, ...
             solver_turns = puzzle_positions(row["FEN"], row["Moves"])[1::2]
             steps = tuple((board, frozenset((move,))) for board, move in solver_turns)
             low = int(row["Rating"]) // _BAND * _BAND
@@ -69,9 +69,9 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 
 
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
-    """Yield each exercise, whether the player solves it, and the answer counts (zeros if the player always names a legal move).
+    """Yield each exercise, whether the player solves it, and its answer counts (zeros for a player that returns no `Reply`).
 
-    Each move must be right, or give checkmate, which ends the exercise.
+    Every move must be right, except that a checkmate solves the exercise at once.
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Work in forked processes: a fork imports nothing again, has one torch thread and its own engines."""
+"""Work in forked processes. A fork imports nothing again, has one torch thread, and gets a new engine from an `EnginePool`."""
 
 import signal
 import sys
@@ -75,9 +75,8 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 
 
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
-    """Run a task in a forked process, which dies with its parent."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # The parent gets the signal too: it ends its step or kills this process.
+        signal.signal(number, signal.SIG_IGN)  # Only the parent reacts to a signal: it kills the forks when it ends.
     signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # A fork lacks the threads of the parent's pool.

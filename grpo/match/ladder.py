@@ -1,7 +1,9 @@
 """Elo ladder: opponents (rungs) from a random mover to Stockfish, rated by games against each other, and a player's place on it.
 
-Each rung plays only the next two rungs below it, because distant pairs all have nearly the same result. So errors add up: a rung's rating
-above the random mover has a wide interval, its gap to the next rung a narrow one.
+Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference. So
+errors add up: a rung's rating above the random mover has a wide interval, its gap to the next rung a narrow one.
+
+A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -102,19 +104,19 @@ def _standard_error(weights: Vector, covariance: Matrix) -> float:
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
-    """Return the ladder with ratings fitted to pair scores, in [0, 1]; keys are (first, second), scores the first rung's."""
+    """Return the ladder with fitted ratings. `pair_scores`: (first rung, second rung) -> the first rung's pair scores."""
     return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
 class Meeting(Document):
     first: str
     second: str
-    expected: float  # First rung's score by the ratings. If `match` differs much, the ratings do not describe this pair.
+    expected: float  # First rung's score by the ratings. A very different score of `match` shows that the ratings do not fit.
     match: MatchReport
 
 
 class LadderReport(Ladder):
-    """The report of `calibrate`."""
+    """Report of the pipeline step `calibrate`."""
 
     engine: str
     note: str = LADDER_NOTE
@@ -131,21 +133,19 @@ _WARNINGS: Final[dict[Reach, str]] = {
 
 
 class RungMatch(Document):
-    """A match against a rung, from the rated player's side."""
-
     rung: str
     rung_rating: float
-    match: MatchReport
+    match: MatchReport  # From the rated player's side.
 
 
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate  # Compares players on one ladder: the rungs' ratings count as exact.
-    rating_of_all: Estimate  # Includes the errors of the rungs' ratings.
+    rating: Estimate  # Interval takes the rungs' ratings as exact, to compare players on the same ladder.
+    rating_of_all: Estimate  # Interval includes the errors of the rungs' ratings.
     reach: Reach
-    probes: tuple[RungMatch, ...]  # A few pairs that located the nearest rungs; the rating ignores them.
-    games: tuple[RungMatch, ...]  # Games against the two nearest rungs, weaker first; the rating's games.
+    probes: tuple[RungMatch, ...]  # Short matches that located the nearest rungs; the rating ignores them.
+    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first; they give the rating.
 
     @property
     def text(self) -> str:
@@ -159,7 +159,7 @@ class Placement(Document):
 
 
 class BaselineReport(Document):
-    """The report of `baseline`."""
+    """Report of the pipeline step `baseline`."""
 
     heldout: dict[str, float]  # Metric -> value on held-out boards.
     matches: dict[str, MatchReport]  # Opponent's name -> match.
@@ -168,10 +168,8 @@ class BaselineReport(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    """The rated player's games against the rung with index `rung`."""
-
-    rung: int
-    result: MatchResult
+    rung: int  # Index.
+    result: MatchResult  # From the rated player's side.
 
     @property
     def score(self) -> float:
@@ -186,7 +184,7 @@ class RungGames:
 class PlacedGames:
     probes: tuple[RungGames, ...]
     games: tuple[RungGames, ...]
-    z: float  # Standard errors on each side of an interval.
+    z: float  # Half-width of the intervals in standard errors.
 
     def placement(self, ladder: Ladder) -> Placement:
         rating = _rating(ladder, self.games)
@@ -205,14 +203,14 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the most openings that `place_on_ladder` uses."""
+    """Return how many openings `place_on_ladder` uses at most."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the standard errors on each side of the interval after each part, and a part's openings; one player plays half a part."""
+    """Return the interval's half-width in standard errors after each part, and the openings per rung and part."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
@@ -223,11 +221,12 @@ PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
 def place_on_ladder(
     players: Sequence[PlayRung], ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
 ) -> tuple[PlacedGames, ...]:
-    """Rate one or two players: a binary search by few pairs per rung finds the nearest rungs, then many pairs against two rungs rate.
+    """Rate one or two players.
 
-    Two players meet the same rungs, the two nearest to their mean rating, on the same openings, for `ladder_difference`. They play two
-    parts of `num_rung_pairs` openings per rung, or one part if it shows a difference; one player plays half a part. `openings` holds at
-    least `num_openings_to_place` FENs; a player uses each at most once.
+    A binary search with few pairs per rung finds the two nearest rungs; the rating comes from many pairs against these two. Two players
+    meet the same rungs, the nearest to their mean rating, on the same openings, for `ladder_difference`. They play two parts of
+    `num_rung_pairs` openings per rung, or one part if it shows a difference; a single player plays half a part. `openings` holds at least
+    `num_openings_to_place` FENs; a player uses each at most once.
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
@@ -253,8 +252,8 @@ def place_on_ladder(
 def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
-    Both players come from one call of `place_on_ladder`. The interval is valid whether play stopped after one part or two, and includes the
-    rungs' errors, which nearly cancel. Adjudicated games are rated against the rungs' ratings as played.
+    Both players come from one call of `place_on_ladder`. The interval is valid after one part or two, and includes the errors of the rungs'
+    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them, against ratings from real results.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "placed together"

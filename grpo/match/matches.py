@@ -1,6 +1,6 @@
 """Matches between two players: each opening is played with both colors, and all games advance together as a batch.
 
-Adjudication is a second score: undecided draws go to the side that the engine finds better.
+A game's score as played is its real result. Adjudication is a second score: undecided draws go to the side that the engine finds better.
 """
 
 from collections import Counter
@@ -68,18 +68,17 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return two things, of the first and the second player, in the order White, Black."""
+        """Return the values of the first and the second player in the order White, Black."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
-        """Return a first player's score as a PGN result."""
         return _RESULTS[first_score if self.first_is_white else 1 - first_score]
 
 
 class MatchReport(Document):
     """A match without its games, from the first player's side."""
 
-    score: Estimate  # Games as played, like all fields except the last two.
+    score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
     """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
     wins: int
@@ -87,7 +86,7 @@ class MatchReport(Document):
     losses: int
     ends: dict[End, int]
     num_openings: int
-    answers: dict[str, ReplyCounts]  # `first` or `second` -> counts, if the player can fail to name a legal move.
+    answers: dict[str, ReplyCounts]  # `first`, `second` -> counts, if the player can fail to name a legal move.
     adjudicated: Estimate | None = None  # None without adjudication.
     num_failed: int = 0  # Undecided games whose search failed: draws in `adjudicated`.
 
@@ -134,7 +133,6 @@ class MatchResult:
 
 
 def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
-    """Return one match of at least one part by the same players."""
     return replace(parts[0], games=tuple(game for part in parts for game in part.games))
 
 
@@ -208,10 +206,12 @@ def play_match(
     Args:
         first: The player whose score is reported.
         second: The opponent.
-        openings: FENs of distinct positions. A part of a match gives index in the match -> FEN, for equal random numbers.
+        openings: FENs of distinct positions. A part of a match is a mapping, index in the complete match -> FEN, so that games keep their
+            random numbers.
         max_plies: A game is a draw after so many plies from its opening.
         on_games_done: Takes the number of finished games from time to time.
-        num_processes: Processes that share the openings; does not change the games. Forks leave these players unchanged.
+        num_processes: Processes that share the openings; does not change the games. Several processes use copies of the players, so the
+            streams of `first` and `second` do not advance.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
@@ -247,7 +247,7 @@ def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
     """Return the match with adjudicated scores: a side ahead by more than `CENTIPAWNS` or with a forced mate wins an `UNDECIDED` game.
 
     The search begins with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` searches without
-    MultiPV. Raises EngineError if several searches in a row fail; a game whose single search failed stays a draw and is counted.
+    MultiPV. Raises EngineError if several searches in a row fail; after a single failure the game stays a draw (`MatchReport.num_failed`).
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
     distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.

@@ -26,16 +26,16 @@ _MAX_CENTIPAWNS = 120  # Largest score, plus or minus, of a generated opening.
 
 
 class OpeningsError(PlainError, ValueError):
-    """There are fewer distinct openings than needed."""
+    """The book has fewer distinct openings than needed."""
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys by `position_key`), and add their keys to `exclude`.
 
-    Book openings may be unbalanced, because both colors play each. Without a book, `pool` chooses balanced positions after random plies.
-    Stages that share `exclude` get distinct openings. A smaller count gives the beginning of the same list.
+    Book openings may be unbalanced, because each is played with both colors. Without a book, `pool` selects balanced positions after random
+    plies. A smaller count gives the beginning of the same list.
 
-    Raises OpeningsError if a book has too few, SourceError if a book cannot be read, EngineError if the generator finds too few.
+    Raises OpeningsError or SourceError for a book (see `drawn_openings`), EngineError if too few random positions are balanced.
     """
     if config.opening_book:
         return drawn_openings(config.opening_book, count=count, rng=rng, exclude=exclude)
@@ -60,8 +60,8 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
     """Return `count` openings drawn from a book without replacement, none in `exclude`, and add their keys to `exclude`.
 
-    The order depends only on the book's texts and `rng`. Raises OpeningsError if too few are left, SourceError if a file cannot be read or
-    is no list of positions.
+    The order depends only on the book's lines and `rng`. Raises OpeningsError if the book has too few, SourceError if a file cannot be read
+    or is no list of positions.
     """
     texts: set[bytes] = set()
     for file in book_files(book):

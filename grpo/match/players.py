@@ -1,6 +1,6 @@
 """Players of a match: a policy, a UCI engine or a random mover; each chooses moves for a batch of boards.
 
-Each game has its own random stream, so other games of the batch do not change it. Streams continue from one match to the next: to repeat a
+Each game has its own random stream, independent of the other games in the batch. Streams continue from one match to the next: to repeat a
 match, create its players again.
 """
 
@@ -21,7 +21,7 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
-NUM_ROOTS: Final = 2**63 - 1  # Number of possible roots of `GameStreams`.
+NUM_ROOTS: Final = 2**63 - 1  # A root of `GameStreams` is drawn below this number.
 
 
 class Player(Protocol):
@@ -32,14 +32,11 @@ class Player(Protocol):
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
         """Return a legal move for each board; a player that can fail to name a legal move returns a `Reply` instead.
 
-        Each board has a legal move, with this player to move. `games` are the boards' games in their match, which select the random
-        numbers.
+        Each board has a legal move, with this player to move. `games` are the boards' game numbers in the match; they select streams.
         """
 
 
 class BestMovePlayer:
-    """Plays a policy's most likely move."""
-
     def __init__(self, policy: MovePolicy, name: str) -> None:
         self.name = name
         self._policy = policy
@@ -49,7 +46,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """Samples a policy's moves at a temperature; one number from `rng` is the root of all games' streams."""
+    """Samples a policy's moves at a temperature; one number from `rng` seeds all games' streams."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name
@@ -67,7 +64,7 @@ class SamplingPlayer:
 
 
 class RandomPlayer:
-    """Plays uniformly random legal moves; one number from `rng` is the root of all games' streams."""
+    """Plays uniformly random legal moves; one number from `rng` seeds all games' streams."""
 
     name = "random"
 
@@ -82,8 +79,8 @@ class EnginePlayer:
     """A UCI engine with a fixed limit per move: `limit` is the argument of UCI's `go`, such as `nodes 50`.
 
     Each move is a search without the game's history, so the engine does not see repetitions. With a limit of nodes or depth, equal
-    positions get equal moves. `says` takes a line for each move that the engine failed to name, and the engine loses the game; without
-    `says` its error ends the match.
+    positions get equal moves. If the engine fails to name a legal move, it loses the game and `says` gets a line. Without `says`, the
+    engine's error ends the match.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -108,13 +105,13 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return one move's counts from the errors of its searches; `num_moves` is 1 if the last search named a move, else 0."""
+    """Return one move's counts from its failed searches; `num_moves` is 1 if a later search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:
-    """Plays a random legal move with probability `random_fraction`, else the move of `player`: a rung below the weakest search."""
+    """Plays a random legal move with probability `random_fraction`, else `player`'s move: weaker than any search."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
         self.name = f"{player.name}, {100 * random_fraction:g} % random"
@@ -143,7 +140,6 @@ class GameStreams:
         self._streams: dict[int, np.random.Generator] = {}
 
     def of(self, game: int) -> np.random.Generator:
-        """Return the stream of a game, which continues after its last draw."""
         if game not in self._streams:
             self._streams[game] = numpy_stream(self._root, "game", game)
         return self._streams[game]
@@ -153,7 +149,7 @@ class GameStreams:
 def _policy_moves(
     policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """Return the moves whose columns `pick` returns, given the distribution of one forward pass and the slice of its boards."""
+    """Return a move per board; `pick` returns columns from one forward pass's distribution and slice of the boards."""
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

@@ -1,7 +1,8 @@
 """Held-out regret: the value that a policy's moves lose, under a deeper search than the reward's.
 
-Regret, the cheapest measure of strength, screens checkpoints; games decide. A state's regret is max Q - sum p Q for sampled moves, or max Q
-- Q(most likely move). Policies are compared board by board, because most variance lies between boards.
+Regret, the cheapest measure of strength, screens checkpoints; games decide. Q is a move's value, p its probability at sampling temperature
+1 (T = 1). A board's regret is max Q - sum p Q for sampled moves, or max Q - Q(most likely move). Policies are compared board by board,
+because most variance lies between boards.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class HeldoutScores:
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return means at T = 1, also by phase; the boards' `values` must come from the deeper search."""
+    """Return means at T = 1, also by phase; `boards.values` must have the depth `evaluation.heldout_depth`."""
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,

@@ -24,7 +24,7 @@ class ReplyCounts:
 
     @property
     def num_forfeits(self) -> int:
-        """Games forfeited: failed answers without a retry."""
+        """Games forfeited: answers that failed and were not retried."""
         return self.num_failed - self.num_retries
 
     @property

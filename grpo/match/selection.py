@@ -1,4 +1,8 @@
-"""The report of `select`: the decision with its evidence, and sentences for pages."""
+"""Report of the pipeline step `select`: the decision with its evidence, and sentences for pages.
+
+The pretrained policy is the policy before GRPO, a candidate's own start. The ladder has rated engine opponents. "As played" counts real
+results; "adjudicated" gives undecided draws to the side that the engine finds better.
+"""
 
 from grpo.match.ladder import Placement
 from grpo.match.matches import MatchReport
@@ -9,25 +13,24 @@ from grpo.statistics.verdict import Decision
 
 
 class Selection(Decision):
-    """The report of `select`. Without a candidate, fields that need one are None."""
+    """Report of `select`. Without a candidate, fields that need a candidate are None."""
 
     champion_step: int  # 0 is the pretrained policy.
     peak_step: int
-    peak: Estimate | None = None  # Score against the pretrained policy; None if no checkpoint played.
+    peak: Estimate | None = None  # Score of `peak_step` against the pretrained policy; None if no checkpoint played.
     screening: tuple[HalvingEntry, ...] = ()
-    heldout_regret_best: dict[int, Estimate]  # Step of each checkpoint -> mean held-out regret of best moves.
+    heldout_regret_best: dict[int, Estimate]  # Step -> mean value that its best moves lose on held-out boards.
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None
     previous_weights: str | None = None  # Hash of the previous champion's weights; None if it was not played.
     ladder: Placement | None = None
-    ladder_initial: Placement | None = None  # The pretrained policy's place, from the same openings.
+    ladder_initial: Placement | None = None  # The pretrained policy's rating, from the same openings.
     initial_weights: str
     candidate_weights: str | None = None
 
     @property
     def outcome(self) -> str:
-        """The champion, as a clause."""
         if not self.promoted:
             return "the pretrained policy stays champion"
         step = f"step {self.candidate_step:,}"
@@ -48,7 +51,7 @@ class Selection(Decision):
         return gains
 
     def strength(self, step: int) -> str:
-        """Return a sentence: what games have shown of this step's policy."""
+        """Return a sentence on the step's strength in games."""
         screened = {entry.candidate: entry.so_far for entry in self.screening}
         games = self.confirmation_best_moves if step == self.candidate_step else None
         score = screened.get(step) if games is None else games.score
@@ -66,7 +69,7 @@ class Selection(Decision):
 
     @property
     def placed(self) -> dict[str, Placement]:
-        """Name -> place on the ladder of the pretrained policy and the candidate, by the same rungs and openings."""
+        """Name of policy -> rating on the ladder, by the same opponents and openings."""
         if self.ladder is None or self.ladder_initial is None:
             return {}
         return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}

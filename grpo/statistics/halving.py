@@ -1,8 +1,8 @@
 """Sequential halving chooses a checkpoint by games (Karnin, Koren and Somekh, ICML 2013).
 
-Each round plays the remaining candidates from the same new openings and drops the lower half, so most games go to candidates that are hard
-to tell apart. The games overestimate the winner, because they chose it (the winner's curse): report only later games. A pair score is the
-mean score of an opening's two games, in [0, 1].
+Each round plays the remaining candidates against the initial policy (the policy before GRPO) from the same new openings, and drops the
+lower half, so most games go to candidates that are hard to tell apart. The games overestimate the winner, because they chose it: report
+only later games. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -28,15 +28,15 @@ class HalvingTrace:
 
 
 class Screened(Document):
-    """The report of `screen`."""
+    """Report of the pipeline step `screen`, which chooses the candidate."""
 
     candidate_step: int | None  # None if no checkpoint could play; `reason` says why.
     reason: str
-    heldout_regret_best: dict[int, Estimate]
+    heldout_regret_best: dict[int, Estimate]  # Step -> mean value that its best moves lose on held-out boards.
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]  # Later stage -> FENs; the previous champion has some only if it will be played.
+    openings: dict[str, list[str]]  # Stage of later games -> FENs.
     previous_weights: str | None = None
-    """Hash of the previous champion's weights if it will be played; its policy lies beside the report."""
+    """Hash of the weights of the registry's champion if it will be played; the report's folder then has its policy."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
@@ -49,11 +49,11 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
 
 
 def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
-    """Halve the candidates by games until one is left.
+    """Halve the candidates until one is left.
 
     Args:
-        candidates: Steps of checkpoints, at least one; of equal scores the step listed earlier stays.
-        play: (candidate, round from 0) -> new pair scores against the initial policy, on openings that all candidates of the round share.
+        candidates: Steps of checkpoints, at least one; of ties the earlier in the list stays.
+        play: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
     """
     remaining = list(candidates)
     scores = {candidate: list[float]() for candidate in remaining}

@@ -7,13 +7,13 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # One-sided error of a claim, which is shown if its 95 % interval lies above one half.
+LEVEL: Final = 0.025  # One-sided error probability: a claim is shown if its 95 % interval lies above one half.
 Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
-"""Standard errors on each side of a repeated 95 % interval, after half of the sample and at its end.
+"""Standard errors on each side of two repeated intervals: one after half of the sample, one at its end.
 
-Both intervals hold the truth in 95 % of the cases, so play may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
-and Turnbull, Group Sequential Methods, 2000, table 2.3).
+With probability 95 %, both intervals contain the truth, so games may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977:
+Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3).
 """
 _NORMAL: Final = NormalDist()
 
@@ -32,7 +32,7 @@ class Estimate:
     value: float
     low: float
     high: float
-    num_pairs: int = 0  # Pairs of games of a match score, else 0.
+    num_pairs: int = 0  # Pairs of games behind a match score; 0 for other numbers.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
         """Return the number with its 95 % interval; a change always has a sign.
@@ -67,10 +67,11 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 
 
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
-    """Return the mean of pair scores, each in [0, 1], with its 95 % interval. Raises ValueError without a pair.
+    """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    A pair is one observation, because its two games share the opening's bias. One lost and one won pair are added to the normal interval
-    (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look certain: 16 lost pairs give [0, 0.16].
+    A pair score is the mean score of an opening's two games, in [0, 1]: one observation, because the games share the opening's bias. One
+    lost and one won pair are added first (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look
+    certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -104,7 +105,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple testing, in their order; a claim holds at level a if its value is at most a.
 
     Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m by m, the next by m - 1, ...; no value falls
-    below the one before. Any false claim then has probability at most a, even for dependent claims.
+    below the one before. The probability that any false claim holds is at most a, even for dependent claims.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -145,8 +146,8 @@ def expected_score(elo_difference: float) -> float:
 def difference(first: Estimate, second: Estimate) -> Estimate:
     """Return first minus second of two independent estimates with its 95 % interval.
 
-    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. Positive correlation,
-    as of games from the same openings, makes the interval too wide.
+    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. The interval is too
+    wide if the estimates are positively correlated, as with games from the same openings.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
@@ -160,7 +161,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 def between_runs(values: Sequence[float]) -> Estimate | None:
     """Return the runs' mean m with its 95 % interval, m +- t s / sqrt(n); None for fewer than two runs.
 
-    The interval covers all that a seed changes. s is the sample standard deviation, t Student's 97.5 % quantile (n - 1 degrees of freedom).
+    The interval includes the seed's effect. s is the sample standard deviation, t Student's 97.5 % quantile (n - 1 degrees of freedom).
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)
@@ -175,9 +176,9 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, one a run, with its 95 % interval (MOVER, as `difference`).
+    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER, as `difference`).
 
-    The interval covers the luck of these runs' games, not another seed.
+    The interval includes chance in these runs' games, not the effect of another seed.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

@@ -1,8 +1,9 @@
 """Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
-A board's change is the candidate's regret minus the initial policy's; pairing by board cancels the boards' difficulty. A phase blocks if
-its mean change is *shown* to exceed the tolerance (one-sided 2.5 %, Holm over the phases): noise blocks at most one in forty candidates
-within the tolerance, and a candidate three standard errors beyond it hardly ever passes.
+Regret is the value that a policy's best move loses on a board. A board's change is the candidate's regret minus the initial policy's (the
+policy before GRPO); pairing by board cancels the boards' difficulty. A phase blocks if its mean change is *shown* to exceed the tolerance
+(one-sided 2.5 %, Holm over the phases). So noise blocks at most one in forty candidates within the tolerance; three standard errors beyond
+the tolerance, hardly any candidate passes.
 """
 
 import math
@@ -32,7 +33,7 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
     """Return each phase's change, and whether the phase blocks promotion.
 
     Args:
-        differences: Phase -> each board's regret of the candidate minus the initial policy's; at least two boards.
+        differences: Phase -> change of each board; at least two boards.
         tolerance: Allowed growth of mean regret, in win probability.
     """
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}

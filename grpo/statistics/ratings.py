@@ -13,8 +13,9 @@ _MAX_STEPS: Final = 200
 _LONGEST_STEP: Final = 2.0  # Nats; longer Newton steps overshoot far from the maximum.
 _TOLERANCE: Final = 1e-10
 
-Vector = NDArray[np.float64]  # [P], a number per free rating, or [K], a number per pairing.
-Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: each free rating's sign in each pairing.
+# P free (fitted) ratings, K pairings.
+Vector = NDArray[np.float64]  # [P] or [K].
+Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: 1 for a pairing's first player, -1 for the second.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,8 +32,8 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
     The model is Bradley and Terry's (Biometrika 39, 1952), with a draw as half a win. The plain likelihood has no maximum if a player won
     every game, and overestimates differences with few games. Firth's penalty (Biometrika 80, 1993) avoids both: it adds one drawn game per
-    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate with each pairing's variance over pairs, after
-    adding one lost and one won pair.
+    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate from the pairings' variances, computed after
+    adding one lost and one won pair to each.
 
     Args:
         num_players: Players are 0 .. n - 1; player 0 has rating 0. The pairings connect all players.
@@ -55,9 +56,9 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
     """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
 
-    Both players' pairs have the same openings in the same order. Shared openings share luck, so the error comes from the difference on each
-    opening (delta method). Two pairs are added per opponent, one lost by the first player and won by the second and one the other way
-    round: equal games give a difference of 0 that does not look certain.
+    Both players' pairs have the same openings in the same order. Games from one opening share its bias, so the error comes from the
+    difference on each opening (delta method). Two pairs are added per opponent; each player loses one that the other wins. So equal games
+    give a difference of 0 with a standard error above 0.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
@@ -90,7 +91,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return each pair's score in nats, [pairs]: divided by m (1 - m), the slope at the mean m."""
+    """Return [pairs] scores divided by m (1 - m), m their mean: log-odds in nats, linearized at m, up to a constant."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

@@ -1,9 +1,14 @@
 """The verdict: is the candidate, a chosen checkpoint, better than the initial policy?
 
-The best of several checkpoints looks better than it is (the winner's curse), so the stages of selection share no game: held-out regret
-ranks all checkpoints, sequential halving chooses the candidate, and only the confirmation games, played afterwards, are reported. A policy
-can beat its own start without gaining against anybody else, so both also play the same ladder opponents. A pair score is the mean score of
-an opening's two games, in [0, 1].
+The initial (pretrained) policy is the policy before GRPO, the candidate's own start. The best of several checkpoints looks better than it
+is (the winner's curse), so the stages of selection share no game:
+
+- held-out regret (value that best moves lose on held-out boards) ranks all checkpoints
+- sequential halving, by games, chooses the candidate
+- confirmation games, played afterwards, are reported
+
+A policy can beat its own start without gaining against other opponents. So candidate and initial policy also play the ladder: rated engine
+opponents ("rungs"). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,22 +36,28 @@ class LadderFinding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderGain:
-    """The candidate's ladder rating minus the initial policy's, in Elo, with repeated 95 % intervals paired by opening."""
+    """The candidate's ladder rating minus the initial policy's, in Elo, with 95 % intervals paired by opening.
 
-    played: Estimate  # Gain in games as played; it decides.
-    adjudicated: Estimate
-    num_pairs: int  # Openings that both policies played against each of the two rungs.
+    The intervals stay valid if games stop at the interim analysis (`REPEATED_Z`).
+    """
+
+    played: Estimate  # From the games' real results; decides `finding`.
+    adjudicated: Estimate  # From the same games, with undecided draws scored by an engine.
+    num_pairs: int  # Openings that both policies played against each of the two nearest rungs.
     num_planned: int  # Largest possible `num_pairs`.
 
     @property
     def detectable(self) -> float:
-        """True difference in Elo, up or down, that all planned games show with probability 80 %."""
+        """Smallest true difference in Elo, up or down, that all planned games would show with probability 80 %.
+
+        The interval's half-width is proportional to 1 / pairs: standard error and `REPEATED_Z` both shrink with the root of the pairs.
+        """
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
 
     @property
     def finding(self) -> LadderFinding:
-        """A difference is shown if the whole interval as played lies on one side of 0."""
+        """A difference is shown if the interval of `played` excludes 0."""
         if self.played.low > 0:
             return LadderFinding.HIGHER
         return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
@@ -70,10 +81,10 @@ class Decision(Document):
     verdict: Verdict
     promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
     replaces_previous: bool
-    """Whether the candidate is promoted and shown to be better than the registry's champion, if that exists."""
+    """Whether the candidate is promoted and, if the registry's champion was played, shown to be better."""
     sentence: str
-    claims: tuple[Claim, ...] = ()  # Deciding claims: against the initial policy, and against the registry's champion if it exists.
-    beside: tuple[Claim, ...] = ()  # Claims for other ways of scoring or playing; they decide nothing.
+    claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if one was played.
+    beside: tuple[Claim, ...] = ()  # Other ways of scoring or playing; reported only.
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
 
@@ -106,16 +117,17 @@ def decide(
     """Return the verdict on a candidate from pair scores; only `Verdict.BETTER` makes the candidate champion.
 
     The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced;
-    `against_previous` is None if there is no such champion or if it is the initial policy. Holm's method adjusts both. The claims `beside`
-    (name -> at least one pair score) are only reported, because sampled moves at T = 1 measure a policy's sharpness as much as its
-    strength. A candidate shown to be worse on the ladder, or in a phase, is not promoted.
+    `against_previous` is None if there is no such champion or if it is the initial policy. Holm's method adjusts both.
+
+    The claims `beside` (name -> at least one pair score) are only reported: their games count as adjudicated, or their moves are sampled at
+    temperature 1, which measures sharpness as much as strength.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
         deciding[BETTER_THAN_PREVIOUS] = against_previous
     claims = _claims(deciding)
     worse = [change for change in phases if change.blocks]
-    if claims[0].interval.high < _EVEN:
+    if claims[0].interval.high < _EVEN:  # The first claim is against the initial policy.
         verdict = Verdict.WORSE
     elif not claims[0].is_shown:
         verdict = Verdict.NO_IMPROVEMENT
@@ -162,5 +174,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the alias `peak`: the step with the highest lower bound, because the highest of many noisy scores is mostly luck."""
+    """Return the step with the highest lower bound, because the highest of many noisy scores is mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

@@ -9,7 +9,7 @@ from grpo.board.actions import MAX_LEGAL_MOVES
 MIN_TEMPERATURE: Final = 0.01  # Logits divided by a lower temperature overflow.
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
-# Some chess programs set these options without asking; a policy ignores the values.
+# Some chess programs set these options whether declared or not; a policy ignores the values.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
     "option name Threads type spin default 1 min 1 max 1024",
@@ -25,7 +25,7 @@ class UciError(ValueError):
 class UciOptions:
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1
-    has_lines: bool = True  # Whether the policy can show several moves; otherwise MultiPV is not declared and not used.
+    has_lines: bool = True  # Whether the policy can show several moves; otherwise MultiPV is neither declared nor used.
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):

@@ -14,16 +14,17 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
-    best: chess.Move | None  # None resigns.
+    best: chess.Move | None  # Move to play; None resigns.
     shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, the move to play first.
     remark: str  # Text of an `info string` line.
 
 
 class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the move to play and the moves to show; a sample depends only on seed, game and ply.
+        """Return the move to play and the moves to show.
 
-        `board` has a legal move. `allowed` holds UCI moves to choose among; empty allows all. `num_games` games have begun.
+        `board` has a legal move. `allowed` are the UCI moves to choose from; empty allows all. `seed`, `num_games` (`ucinewgame` commands
+        so far) and the ply determine a sample's random numbers.
         """
 
 
@@ -35,7 +36,7 @@ class PolicyMoveFinder:
 
     @torch.no_grad()
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Show the chosen move, then the others by falling probability; with `BEST_MOVE`, probabilities are those at T = 1."""
+        """Show the chosen move, then the others by falling probability. With `BEST_MOVE`, probabilities are at temperature 1."""
         positions = PositionBatch.from_boards([board])
         moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
         is_best = options.temperature == BEST_MOVE
@@ -43,7 +44,7 @@ class PolicyMoveFinder:
         if allowed:
             kept = [column for column, move in enumerate(moves) if move.uci() in allowed]
             moves = [moves[column] for column in kept]
-            # Sampling assumes that legal moves are the first columns.
+            # Remove columns instead of masking them: sampling assumes that legal moves are the first columns.
             log_probs = distribution.log_probs[:, kept]
             distribution = MoveDistribution.from_logits(log_probs, torch.ones_like(log_probs, dtype=torch.bool), temperature=1.0)
         chosen = int(distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply())))

@@ -1,7 +1,7 @@
 """UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
 
-One thread is enough: a search is one forward pass of a few milliseconds, and every command is answered between searches. `go infinite` and
-`go ponder` compute at once and hold the move. Every `go` gets exactly one `bestmove`, in order.
+One thread suffices, because a search takes a few milliseconds. `go infinite` and `go ponder` compute at once and hold the
+move until `stop` (or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -36,11 +36,11 @@ class UciEngine:
         self._write = write
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
-        self._held: str | None = None  # Computed move that waits for `stop`.
+        self._held: str | None = None  # Computed move that waits to be sent.
         self._is_pondering = False  # Whether `ponderhit` also sends the held move.
 
     def handle(self, line: str) -> bool:
-        """Answer one line and return whether to continue; words before the first known command are skipped (protocol)."""
+        """Answer one line and return whether to continue; skip words before the first known command, as UCI demands."""
         words = line.split()
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
@@ -79,7 +79,7 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except UciError as error:
-            self._board = None  # A `go` must not answer with a move for the position before.
+            self._board = None  # A `go` must not answer with a move for the previous position.
             self._write(f"info string {error}; there is no position now")
 
     def _go(self, words: Sequence[str]) -> None:
@@ -138,7 +138,7 @@ def read_position(words: Sequence[str]) -> chess.Board:
     if not board.is_valid():
         raise UciError(f"impossible position ({board.status().name}): {fen!a:.60}")
     for number, text in enumerate(moves.split(), start=1):
-        # Chess960's castling, king takes rook, is no move either.
+        # Comparing texts also refuses Chess960's castling (king takes rook).
         move = next((move for move in board.legal_moves if move.uci() == text), None)
         if move is None:
             raise UciError(f"move {number}, {text!a:.60}, is illegal in {board.fen()}")

@@ -13,13 +13,13 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Boards with legal moves -> each board's UCI move -> probability at T = 1; None without probabilities."""
-Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # The first and the second player's; None without a policy.
+"""Takes boards with legal moves; returns UCI move -> probability (temperature 1) for each, or None if the policy has none."""
+Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for a player that is no policy.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty without a policy.
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if the mover has no probabilities.
     scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
@@ -38,22 +38,22 @@ class AnnotatedGame:
 
 
 def round_number(index: int) -> str:
-    """Return the PGN round `pair.game` of an event's game, both from 1."""
+    """Return the PGN round `pair.game` of the game with this index (from 0): index 3 is `2.2`, game 2 of pair 2."""
     return f"{index // 2 + 1}.{index % 2 + 1}"
 
 
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
 
-    The engines of `pool` have the options of `move_values.engine_options()`. Raises EngineError if several searches in a row fail; a
-    position whose single search failed has no scores.
+    `pool` needs `move_values.engine_options()`. Raises EngineError if several searches in a row fail; after a single failure a position has
+    no scores.
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}
 
 
 def _notes(game: PlayedGame, policies: Policies, pool: EnginePool, *, depth: int) -> tuple[MoveNote, ...]:
-    boards = [board.copy() for board in game.boards()][:-1]
+    boards = [board.copy() for board in game.boards()][:-1]  # Without the final position.
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
         plies = [ply for ply, board in enumerate(boards) if board.turn == color]

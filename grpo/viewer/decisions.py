@@ -1,4 +1,9 @@
-"""A policy's most instructive decisions on held-out boards: where training changed the move most, blunders, only good moves."""
+"""A policy's most instructive decisions on held-out boards, by three measures.
+
+- change: value of the policy's move minus the value of an earlier policy's move
+- regret: best value minus the value of the policy's move
+- margin: best value minus second best value, if the policy found the best move
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,36 +19,36 @@ from grpo.policy.distribution import MovePolicy
 
 class ValuedMove(Document):
     move: str  # UCI.
-    probability: float  # Probability at T = 1; the judged policy's for the engine's best move.
+    probability: float  # Temperature 1; by the earlier policy in `before`, else by the judged policy.
     value: float  # Value in [0, 1] for the player to move.
 
 
 class NotableDecision(Document):
-    """A policy's most likely move at T = 1 on a board."""
+    """A policy's most likely move on a board."""
 
     fen: str  # FEN with move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Best move by the engine; the chosen move if several are best.
-    regret: float  # Best value minus the chosen move's value.
+    best: ValuedMove  # Engine's best move; of several the chosen, else the first.
+    regret: float
     margin: float  # Best value minus the second best value.
-    before: ValuedMove | None  # Move of the earlier policy, if there is one.
+    before: ValuedMove | None  # Earlier policy's move; None without an earlier policy.
 
 
 class Decisions(Document):
-    """Notable decisions of a policy on held-out boards with at least two legal moves."""
+    """Notable decisions on held-out boards. `improved` and `worsened` are empty without an earlier policy."""
 
     num_boards: int
-    improved: tuple[NotableDecision, ...]  # The value rose most, compared with the earlier policy's move.
-    worsened: tuple[NotableDecision, ...]  # The value fell most, compared with the earlier policy's move.
+    improved: tuple[NotableDecision, ...]  # Largest rise of value.
+    worsened: tuple[NotableDecision, ...]  # Largest fall of value.
     worst: tuple[NotableDecision, ...]  # Largest regret.
-    best: tuple[NotableDecision, ...]  # Right moves where any other move loses most.
+    best: tuple[NotableDecision, ...]  # Best moves with the largest margin.
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
-    """Return up to `count` notable decisions of each kind; ties go to the first board.
+    """Return up to `count` notable decisions of each kind, only with a measure above 0; ties go to the first board.
 
-    The boards' `values` must come from the deeper search. `before` is an earlier policy.
+    `boards.values` must have the depth `evaluation.heldout_depth`. `before` is an earlier policy.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

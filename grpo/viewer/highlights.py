@@ -14,7 +14,7 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """One game in pawns of material, from the first player's side."""
+    """A game's lead in material, in pawns, from the first player's side."""
 
     index: int
     score: float
@@ -24,7 +24,7 @@ class _Course:
 
     @property
     def swing(self) -> tuple[int, int]:
-        """Smaller of both sides' largest leads, then the whole range."""
+        """Smaller of both sides' largest leads; for ties, the range from `lowest` to `highest`."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,14 +36,14 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, games that the rule may choose, and the measure that it maximizes. In a swing both sides led."""
+"""Name, whether the rule may choose a game, and the measure that it maximizes. In a swing both sides led."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Return index -> rule for up to `NUM_HIGHLIGHTS` distinct games; ties go to the earlier game.
+    """Return index -> name of the rule for up to `NUM_HIGHLIGHTS` distinct games; ties go to the earlier game.
 
-    Rules take the first player's side; the next biggest swing replaces a rule without a game. A lead is a difference in material that lasts
-    two plies, so an exchange in progress does not count.
+    Wins, losses and leads are the first player's. If a rule finds no game, the next biggest swing is added. A lead is a difference in
+    material that lasts two plies, so an exchange in progress does not count.
     """
     # Deterministic players repeat games.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}
@@ -55,7 +55,7 @@ def choose_highlights(result: MatchResult) -> dict[int, str]:
     for rule, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
         candidates = [game for game in remaining if is_met(game)]
         if candidates and len(chosen) < NUM_HIGHLIGHTS:
-            best = max(candidates, key=measure)  # The first of several.
+            best = max(candidates, key=measure)  # `max` returns the first of ties.
             remaining.remove(best)
             chosen[best.index] = rule
     return chosen
@@ -67,7 +67,7 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead that lasts two plies; 0 if the two differ in sign."""
+    """Yield White's lead at each ply: the smaller of this and the previous ply's, 0 if they differ in sign."""
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
     for now in leads:

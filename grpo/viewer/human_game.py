@@ -18,7 +18,7 @@ class MoveError(PlainError, ValueError):
 
 
 class HumanGame:
-    """The opponent answers within each call: between calls the person is to move, or the game is over."""
+    """A game in progress. Each call ends with the opponent's answer: between calls the person is to move, or the game is over."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class HumanGame:
     ) -> None:
         """Set up the position `fen`; the opponent moves if it is to move. Raises MoveError if the position is illegal or the game is over.
 
-        `choose` returns the opponent's move, or None to resign. `about` describes the opponent's strength. `probabilities` are the
-        opponent's.
+        `choose` returns the opponent's move, or None to resign. `about` describes the opponent's strength. `probabilities` returns, for
+        each board, UCI move -> the opponent's probability, or None if the opponent has none.
         """
         try:
             self.board = chess.Board(fen)
@@ -49,7 +49,7 @@ class HumanGame:
 
     @property
     def end(self) -> str:
-        """Kind of ending; empty during the game."""
+        """How the game ended; empty during the game."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -65,7 +65,6 @@ class HumanGame:
 
     @property
     def actions(self) -> list[str]:
-        """Possible actions besides a move."""
         is_possible = {"undo": len(self.board.move_stack) > 1, "resign": True, "hint": bool(self.hints())}
         return [] if self.end else [action for action in is_possible if is_possible[action]]
 
@@ -91,7 +90,7 @@ class HumanGame:
         self._answer()
 
     def undo(self) -> None:
-        """Take back the person's last move and the answer. Raises MoveError if that is impossible."""
+        """Take back the person's last move and the answer. Raises MoveError if there is none or the game is over."""
         self._refuse_if_over()
         if "undo" not in self.actions:
             raise MoveError("there is no move of yours to take back")
@@ -104,7 +103,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return up to five most probable moves, now or some plies back: (SAN, probability); empty without probabilities."""
+        """Return the five most probable moves (SAN, probability), now or some plies ago; empty without probabilities."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()

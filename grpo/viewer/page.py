@@ -13,26 +13,26 @@ import chess.svg
 from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
-# Page files are not in a step's version: a better page does not make a run play its games again.
+# A step's version does not depend on these files, so a new page does not make a run play its games again.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _DIGITS: Final = 4
 
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
-    """Return the page of an event's first match; `annotated` sets the order of the games."""
+    """Return the page of an event's first match; `annotated`: index of a game -> notes, in the order of the page."""
     games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
     return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
 
 
 def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
     """Return a page: a template of the folder `pages` with style sheet, pieces, board code and data inside."""
-    # No text in the JSON can close the script element around it.
+    # Without "<", no text in the JSON can close the script element around it.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
     files = {"$STYLE": "style.css", "$BOARD": "board.js", "$BODY": template, "": "page.html"}
     parts |= {mark: _PAGES.joinpath(name).read_text(encoding="utf-8") for mark, name in files.items()}
-    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass: a mark inside a part is text.
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass, so a mark such as `$DATA` inside a part stays text.
 
 
 def _pieces() -> str:
@@ -47,7 +47,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # White's win probability in a position comes from the move that led there, at the start from the best move.
+    # White's win probability in a position is the last move's; at the start, the best move's.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]

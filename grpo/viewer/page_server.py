@@ -17,8 +17,6 @@ _HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"
 
 
 class PlayServer(ThreadingHTTPServer):
-    """HTTP server for one person at one board."""
-
     daemon_threads = True
 
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
@@ -30,13 +28,13 @@ class PlayServer(ThreadingHTTPServer):
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
         self.game = new_game(None)
-        self.lock = threading.Lock()  # Browsers open several connections to the one game.
+        self.lock = threading.Lock()  # A browser opens several connections, and all change one game.
         self.token = secrets.token_urlsafe(16)
         self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
 
     @property
     def address(self) -> str:
-        """The page's URL with the token; requests without the token fail."""
+        """URL of the page, with the token; requests without the token fail."""
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
 
     def _is_allowed(self, path: str) -> bool:
-        """Check token, Host (a foreign name may resolve to this machine), and a POST's type and origin."""
+        """Check token, Host (a foreign name may resolve to this machine), and a POST's type and origin; reply 404 if one is wrong."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")

@@ -1,4 +1,4 @@
-"""PGN export of matches: players, opening, results and termination of every game."""
+"""PGN export of matches: players, opening, results, end and moves of every game."""
 
 import re
 import textwrap
@@ -14,7 +14,7 @@ from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
 _ADJUDICATION: Final = {"Adjudication": f"depth {DEPTH}, above {CENTIPAWNS} centipawns"}
 _LINE_WIDTH: Final = 80  # The PGN standard's export format.
-_SITE: Final = "chess-grpo"  # Not a machine's name, which is private.
+_SITE: Final = "chess-grpo"  # A machine's name would be private.
 
 
 def event_pgn(
@@ -28,12 +28,11 @@ def event_pgn(
 ) -> str:
     """Return the games of an event's matches as PGN, in order; equal matches give equal texts.
 
-    `Round` is `pair.game`, `Result` the result as played, `AdjudicatedResult` the adjudicated result. `WhiteAnswers` and `BlackAnswers`
-    count the answers of players that can fail to name a legal move. `facts` are extra tags.
-
-    Without `played_on`, the date is `????.??.??`, so equal runs give equal files on any day. `annotated` maps an index in the first match
-    to notes: the game gets the tag `Chosen`, and each move a comment with the engine's score for White (`[%eval 0.35]`, pawns or `#` and
-    moves to mate), the mover's probability, and win probability after the move.
+    - `Round` is `pair.game`, `Result` the real result, `AdjudicatedResult` the result if the engine decides undecided draws.
+    - `WhiteAnswers` and `BlackAnswers` count the answers of players that can fail to name a legal move.
+    - `facts` are extra tags. Without `played_on`, the date is unknown, so equal runs give equal files.
+    - `annotated`: index in the first match -> notes. The game gets the tag `Chosen`. Each move gets a comment: the engine's score for White
+      (`[%eval 0.35]` in pawns, or `#` and the moves to mate), the move's probability, and the mover's win probability after the move.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
@@ -85,7 +84,7 @@ def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -
 
 def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
     score = note.scores.get(move)
-    # A move that mates (1 move to mate, counted before the move) needs no score.
+    # A move that mates at once (score: mate in 1) needs no score.
     parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
     facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
     if (chance := note.chance(move)) is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from grpo.base.documents import Document, read_document
-from grpo.dataset.engine_games import ENGINE
+from grpo.dataset.games import ENGINE
 from grpo.dataset.reports import Boards
 from grpo.diagnosis.findings import Diagnosis
 from grpo.match.ladder import LadderReport

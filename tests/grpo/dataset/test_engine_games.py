@@ -102,6 +102,7 @@ def test_a_game_in_which_one_move_fails_three_times_is_left_out_and_counted_and_
     with EnginePool(faulty.path, num_processes=1, options={}) as pool:
         rejection, game = played(pool, 2)
     assert rejection == Rejection(source="engine", offset=0, reason=Reason.ENGINE_FAILURE, detail="the engine has died")
+    assert str(rejection) == "engine, game 1: engine failure (the engine has died)"
     assert isinstance(game, Game)
     assert game.game_id == "engine-0-1"
 
