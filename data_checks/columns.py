@@ -1,6 +1,7 @@
 """Columns for the checks: one value per board or game. Most count faults, so 0 is right.
 
-None: another fault of the row prevents the check (no legal moves without a valid FEN), so each fault is reported once.
+None: another fault of the row prevents the check (no legal moves without a valid FEN), so each fault is reported once. A label is the
+move to imitate. Strong values are held-out boards' values by a deeper search.
 """
 
 import math
@@ -42,7 +43,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # A row of None has the names of all columns, also for an empty table; so every expression of `_board_row` must accept None.
+    # A row of None gives the names of all columns, also for an empty table. So every expression of `_board_row` must accept None.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 
@@ -119,7 +120,6 @@ def _score_faults(row: Row, num_moves: int) -> int:
 
 
 def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
-    """Return the scores if each legal move has one."""
     if legal is None or row["moves"] != legal or _score_faults(row, len(legal)):
         return None
     return [
@@ -129,7 +129,6 @@ def _scores(row: Row, legal: list[str] | None) -> list[Score] | None:
 
 
 def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
-    """Return the largest difference between a value and its score's value."""
     return max((abs(value - value_of(score)) for value, score in zip(values, scores, strict=True)), default=0.0)
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 1e-6
 """Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value; in engine games 0.5 % (dead draws)."""
+"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % (dead draws)."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Fewest played labels that show a difference between weak players and random moves."""
+"""Fewest labels from games that can show that weak players are better than random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "the boards come from another version of the code, or were changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
@@ -43,12 +43,7 @@ def check_dataset_tables(
 ) -> DatasetReport:
     """Run all checks of a dataset and return the report. Raises ValueError if a table has another schema.
 
-    Args:
-        boards: Table with `BOARD_SCHEMA`.
-        games: Table with `GAME_SCHEMA`.
-        dataset: Report of the step `join_boards`.
-        config: Settings of the dataset.
-        data_docs: Folder for Great Expectations' Data Docs, or None.
+    `dataset` is the report of `join_boards`. `data_docs` is a folder for Great Expectations' Data Docs; None writes none.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
@@ -187,9 +182,9 @@ def _label_checks(columns: Columns) -> list[Check]:
 def least_gain(variances: list[float]) -> float:
     """Return the smallest mean gain over random moves that played labels must have.
 
-    `variances`: per board with a played label, the variance of the value over the legal moves. They give the variance of random labels'
-    gain, whose mean is 0. From 300 boards on, random labels exceed 3 standard errors in one of 740 datasets; Stockfish at 60 to 960 nodes
-    exceeds them by far. With fewer boards only labels that are clearly worse than random fail, such as the wrong side's.
+    `variances`: the variance of each labeled board's values. Random labels have the mean gain 0, and this variance. From 300 boards on,
+    random labels exceed 3 standard errors in one of 740 datasets; Stockfish at 60 to 960 nodes exceeds them by far. With fewer boards only
+    labels that are clearly worse than random fail, such as the wrong side's.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

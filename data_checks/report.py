@@ -14,9 +14,7 @@ MAX_EXAMPLES: Final = 5
 class CheckResult:
     name: str
     meaning: str
-    """The condition that must hold, as a sentence."""
     remedy: str
-    """The usual cause of a failure, and the remedy."""
     is_met: bool
     num_checked: int
     """Rows or groups that could be checked; another fault of a row may prevent the check."""
@@ -26,8 +24,6 @@ class CheckResult:
 
 
 class SuiteResults(Document):
-    """The results of one suite."""
-
     name: str
     results: tuple[CheckResult, ...]
 
@@ -84,7 +80,6 @@ class DatasetReport:
 
     @property
     def verdict(self) -> str:
-        """The outcome in one line."""
         if not self.failed:
             return f"all {self.num_checks} checks are met"
         names = ", ".join(f"{suite}: {result.name}" for suite, result in self.failed)

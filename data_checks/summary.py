@@ -10,7 +10,7 @@ from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
-"""Most names that are listed: a dataset may have thousands of sources, a tracker's note at most 5,000 characters."""
+"""Maximum number of names in a list, because a dataset may have thousands of sources, a tracker's note at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _SOURCES: Final = {"engine": "Stockfish's games"}
@@ -59,7 +59,7 @@ def _countings(dataset: JoinedBoards) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    """Return the most frequent names with their counts (ties in order of name), and the number of the other names."""
+    """Return the most frequent names with their counts, and the number of the other names."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{name if len(name) <= _MAX_NAME else f'{name[: _MAX_NAME - 1]}…'} {count:,}" for name, count in ordered[:_MAX_LISTED]]
     others = len(ordered) - len(shown)
@@ -68,5 +68,6 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 def _plain(text: str) -> str:
     """Return the text on one line, escaped for Markdown."""
-    text = html.escape(" ".join(text.split()), quote=False)  # A quote's escape has a "#", which is a mark.
+    # Quotes stay, because their escape `&#x27;` has a "#", which the next line would escape again.
+    text = html.escape(" ".join(text.split()), quote=False)
     return "".join(f"&#{ord(character)};" if character in _MARKDOWN_MARKS else character for character in text)

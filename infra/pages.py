@@ -62,7 +62,7 @@ def family(metric: str) -> str:
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """Yield the table's rows: time to make the boards by number of machines, time and memory to join the boards, and USD."""
+    """Yield rows: the time to make the boards, by number of machines; time and memory to join the boards; USD."""
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
@@ -107,7 +107,7 @@ def _sentence(text: str) -> str:
 
 
 def _brief(meaning: str) -> str:
-    """Return the first clause of a meaning; a clause of up to three words only says what the next is about."""
+    """Return a meaning's first clause, or its first sentence if that clause has at most three words (`Language model: ...`)."""
     clause, *_ = re.split(r"[;:] ", sentence := _sentence(meaning))
     return clause if len(clause.split()) > 3 else sentence
 

@@ -31,7 +31,7 @@ _SECONDS_TO_DRAW: Final = 3
 def draw(
     driver: webdriver.Chrome, address: str, size: tuple[int, int], picture: str, *, below: str = "", clicks: tuple[str, ...] = ()
 ) -> None:
-    """Write a picture of a page after clicks on these CSS selectors: its top, or the part from the heading that begins with `below`."""
+    """Click on these CSS selectors, then write a picture of the page from its top, or from the heading that begins with `below`."""
     driver.set_window_size(*size)
     driver.get(address)
     for selector in (*clicks, "h1, h2"):

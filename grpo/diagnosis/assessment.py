@@ -1,4 +1,7 @@
-"""Properties of a history that several checks need."""
+"""Properties of a history that several checks need; `dialects.toml` explains the quantities.
+
+The gain is the reward minus the reference policy's on the same states; a regret is the value that the policy's moves lose.
+"""
 
 import math
 from dataclasses import dataclass
@@ -15,30 +18,26 @@ NOTED: Final = 0.15
 """Smallest change of reward that matters, in standard deviations of a single reward."""
 _NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
 """The same if that deviation is unknown: the larger of standard deviations of the rows and fraction of the reward."""
-_SOLVED: Final = 0.9  # Fraction of the largest reward at which little is left to learn.
-_SOLVED_BY_RISE: Final = 1.2  # The same as a rise, in standard deviations of a single reward.
-_LEFT: Final = 0.25  # The same as the remaining fraction of the regret.
+_SOLVED: Final = 0.9  # Reward at which little is left to learn, as a fraction of the largest reward.
+_SOLVED_BY_RISE: Final = 1.2  # Rise at which little is left to learn, in standard deviations of a single reward.
+_LEFT: Final = 0.25  # Regret at which little is left to learn, as a fraction of the first regret.
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A fault that a check found."""
-
     facts: tuple[str, ...]
-    begin: float  # Step.
-    end: float
+    begin: float  # First step.
+    end: float  # Last step.
     severity: Severity | None = None  # None: the severity of `checks.toml`.
 
 
 @dataclass(frozen=True, slots=True)
 class Unclear:
-    """The reason why a check cannot judge a history."""
-
     reason: str
 
 
 Answer = Evidence | Unclear | None
-"""A check's answer: fault found, cannot judge, no fault."""
+"""A check's answer: fault found, cannot judge with the reason, no fault."""
 
 
 def evidence_of(series: Series, *facts: str, begin: float | None = None, severity: Severity | None = None) -> Evidence:
@@ -52,12 +51,11 @@ def tail(values: Array) -> float:
 
 
 def fifth(values: Array) -> Array:
+    """Return the first fifth of the rows, at least three."""
     return values[: max(3, len(values) // 5)]
 
 
 class Assessment:
-    """A history, and the properties that its checks share."""
-
     def __init__(self, history: History) -> None:
         self.history = history
         self.get = history.series.get
@@ -77,16 +75,16 @@ class Assessment:
 
     @cached_property
     def notable_change(self) -> float:
-        """Smallest change of the reward that matters."""
         if self.trend is None:
             return math.inf
         if self.deviation is None:
             return max(_NOTED_IN_NOISE * self.trend.noise, _NOTED_OF_LEVEL * max(abs(self.trend.start), abs(self.trend.end)))
-        return NOTED * self.deviation / (10 if "gain" in self.history.series else 1)  # A gain has less noise.
+        # A gain has less noise, because it does not change with the states.
+        return NOTED * self.deviation / (10 if "gain" in self.history.series else 1)
 
     @cached_property
     def has_fallen(self) -> bool:
-        """Whether the reward certainly fell (a gain: to below 0) or lost half of its rise."""
+        """Whether the reward fell beyond noise (a gain: to below 0) or lost half of its rise."""
         if self.trend is None:
             return False
         falls = -self.trend.change > self.notable_change and (self.trend.end < 0 or "gain" not in self.history.series)
@@ -104,7 +102,7 @@ class Assessment:
 
     @cached_property
     def rises(self) -> bool:
-        """Whether the reward or a held-out measure certainly gets better, by any amount."""
+        """Whether the reward or a held-out measure gets better beyond noise, by any amount."""
         return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property
@@ -125,6 +123,7 @@ class Assessment:
 
     @cached_property
     def is_solved(self) -> bool:
+        """Whether little is left to learn."""
         names = ("regret", "regret_best", "training_regret")
         regret = next((series for name in names if (series := self.get(name)) is not None and len(series) >= 6), None)
         if regret is not None and median(regret.values[-3:]) < _LEFT * median(regret.values[:3]):
@@ -133,11 +132,11 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves; over tokens most begin below 1.2."""
+        """Return whether an entropy that begins at `early` nats is over chess moves: most entropies over tokens begin below 1.2."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
-        """Return evidence that a block's median is beyond a limit; with `at_end` the last block's must be."""
+        """Return evidence that a block's median is beyond a limit; with `at_end`, also the last block's."""
         if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)  # Columns: first step, last step, median.

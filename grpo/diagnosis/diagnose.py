@@ -79,7 +79,7 @@ def _with_values(advice: str, settings: Settings | None) -> str:
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings in the order of `Diagnosis`, each consequence with its cause."""
+    """Return the findings, critical ones first, then by first step. A consequence follows its cause, and `cause` names the cause."""
     waiting = sorted(findings, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
     while waiting:
@@ -105,8 +105,8 @@ def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str,
     """Return the diagnosis of the first rollout, before its update.
 
     Args:
-        metrics: Metrics of the rollout that the next step will make.
-        step: Number of that step. At step 1 the KL to the reference must be 0.
+        metrics: Metrics of the first rollout.
+        step: Number of the step that makes this rollout.
         limits: `critical_entropy`, in nats.
     """
     history = History(when=When.BEFORE, limits=limits)
@@ -122,7 +122,7 @@ def refuse(diagnosis: Diagnosis) -> None:
 
 
 class Watch:
-    """Applies the checks while a run trains, and reports each finding once."""
+    """Applies the checks while a run trains, and reports each finding once. The first record precedes step 1."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._history = History(when=When.DURING)
@@ -131,14 +131,14 @@ class Watch:
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record and return new findings. Equal records give equal findings.
+        """Add the next record and return new findings, which depend only on the records: a resumed run finds the same.
 
-        The checks run after step 1, every 10 steps (in a long run every 1 % of the steps so far), and at a new NaN or infinity.
+        The checks run at the first record, at steps 1, 10, 20, ... (from 2,000 on every 1 % of the steps), and at a new NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
         is_due = self._num_steps == 1 or self._num_steps % max(10, self._num_steps // 1_000 * 10) == 0
-        self._num_steps += 1  # The first record precedes step 1.
+        self._num_steps += 1
         if not is_due and len(self._history.not_finite) == num_bad:
             return ()
         new = tuple(finding for finding in diagnose(self._history, self._settings).findings if finding.name not in self._reported)

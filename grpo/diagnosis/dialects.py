@@ -1,4 +1,4 @@
-"""Trainers' column names, read from `dialects.toml`, which explains all fields."""
+"""Dialects (each trainer's column names), read from `dialects.toml`, which explains all fields."""
 
 import difflib
 import re
@@ -43,7 +43,7 @@ class Dialect:
 
 
 def plain(column: str) -> str:
-    """Return a name as names are compared.
+    """Return a column's name in the form in which names are compared.
 
     >>> plain("completions / Mean_Length ")
     'completions/mean_length'
@@ -74,13 +74,14 @@ def dialect_of(columns: Iterable[str]) -> Dialect:
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect; for other trainers' dialects else in the first that knows the name."""
+    """Return a column's meaning in this dialect, or None. If another trainer's lacks the name, return the first known meaning."""
     if dialect.name == OURS or (own := dialect.meaning(column)) is not None:
         return dialect.meaning(column) if dialect.name == OURS else own
     return next((meaning for other in DIALECTS if (meaning := other.meaning(column)) is not None), None)
 
 
 def is_ambiguous(column: str) -> bool:
+    """Return whether trainers log this column with different signs."""
     return len({meaning.sign for dialect in DIALECTS if (meaning := dialect.meaning(column)) is not None}) > 1
 
 

@@ -27,12 +27,12 @@ _KL_GROWS: Final = 0.3
 """Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
 """Nats that other scoring can explain (temperature 1.3 against 1.0: 0.05); more is another model."""
-_FAR: Final = 0.8  # KL to the reference that is far, in nats per move or token.
+_FAR: Final = 0.8  # KL to the reference that is too far, in nats per move or token.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
-_FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is far, in nats; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Rows and steps; half as many rows if `reward_std` is known.
+_FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is too far, in nats; usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Fewest rows, and fewest steps, that show a flat reward; half as many rows if `reward_std` is known.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
-_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if the former are unknown.
+_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if a single reward's is unknown.
 _NOTHING: Final = 0.03  # A certain rise of at most this many standard deviations of a single reward is flat too.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
 """Quantity, value if sampler and trainer agree, and largest difference that is still agreement."""
@@ -46,8 +46,8 @@ _EXTREMES: Final = (
 """Quantity, factor over the rows around, and least absolute value (100-fold per answer) of an extreme row."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
 """Quantity, least absolute value of its end, and factor over its first rows."""
-_WORSE: Final = 0.12  # Relative loss of a held-out measure that counts.
-_WORSE_OF_FEW: Final = 0.3  # The same with few values.
+_WORSE: Final = 0.12  # Relative loss of a held-out measure that matters.
+_WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
 
 
@@ -55,7 +55,6 @@ _MANY_MEASURES: Final = 6
 
 
 def nan_steps(run: Assessment) -> Answer:
-    """Find NaN and infinite values, and optimizer steps that were skipped because of them."""
     bad = dict(run.history.not_finite)
     facts = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
     if (skipped := run.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
@@ -328,12 +327,12 @@ def saturated_controller(run: Assessment) -> Answer:
 
 
 def _raised(values: Array) -> str:
-    """Return what became of a coefficient that rose tenfold; "" for a smaller rise, or a straight line, which is a warm-up."""
+    """Return, as text, how a coefficient's tenfold rise ends; "" for a smaller rise, or a straight line, which is a warm-up."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
     ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
-    # A straight line is at half of the sum in its middle.
+    # In its middle a straight line is at half of the sum of its ends.
     is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
     if most < 10 * start or tail(values) < 5 * start or is_straight:
         return ""
@@ -384,7 +383,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
     """Return the limit in nats that the KL exceeds at the end; None if it exceeds none."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # A straight line from 0 ends at 4 * half.
+    is_quick = end > 6 * half  # `half` is the median of the first half. A straight line from 0 ends at 4 * half.
     if run.improves and not is_quick and run.history.is_ours:
         return None  # Our KL is exact, and slow growth with the reward is normal.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
@@ -394,7 +393,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 
 
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
-    """Return the limit that a series exceeds at the end, or None. Slow growth with the reward has a threefold limit."""
+    """Return the limit that a series exceeds at the end, or None. If the policy improves and growth is slow, the limit is threefold."""
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
     calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients start near 0 if most groups were silent.
@@ -444,7 +443,7 @@ def flat_reward(run: Assessment) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise.
+        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
@@ -533,7 +532,7 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
 
 
 def _surely_falls(good: Array) -> bool:
-    """Return whether values fall beyond noise. Fewer than 15 must fall in rank, and the last third must lie below the first."""
+    """Return whether values fall beyond noise. With fewer than 15, ranks must fall, and the last third must lie below the first."""
     if len(good) >= 15:
         return trend_of(good).change < 0
     third = max(1, len(good) // 3)

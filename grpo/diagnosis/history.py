@@ -23,7 +23,7 @@ _CHECKED_FOR_NAN: Final = frozenset(
 _DENSE, _REGULAR = 0.5, 0.9
 """Fraction of finite cells of a column that is logged in every row; fraction of equal distances if at an interval."""
 _SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
-_RESUMES: Final = 20  # Most resumes that may have appended to a log.
+_RESUMES: Final = 20  # Most resumed runs that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
 
@@ -80,7 +80,7 @@ class History:
 
     when: When = When.END
     dialect: Dialect = dialects.DIALECTS[0]
-    """Trainer. This trainer's entropy and KL are exact, each of its steps has a row, and its assertions held."""
+    """Trainer that wrote the history. This trainer's entropy and KL are exact, and each step has a row."""
     is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
     is_of_windows: bool = False  # A row is the mean of many steps.
     limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
@@ -88,7 +88,7 @@ class History:
     not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
     events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Text for a run that began with random weights; else "".
+    random_weights: str = ""  # Evidence that the run began with random weights, or "".
     unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
     notes: list[str] = field(default_factory=list)  # Notes for the user on how the files were read.
     num_rows: int = 0
@@ -116,7 +116,7 @@ class History:
         for column, value in row.items():
             if (meaning := meaning_of(column, self.dialect)) is None:
                 self.unused[column] = None
-            elif not abs(value) <= LARGEST:
+            elif not abs(value) <= LARGEST:  # Also true for NaN.
                 self.not_finite.setdefault(column, []).append(step)
             elif (series := self.series.setdefault(meaning.quantity, Series(column, [], [], meaning.unit))).column == column:
                 assert isinstance(series.at, list)
@@ -126,7 +126,7 @@ class History:
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
-        """Return one run's history from its tables. Raises HistoryError for tables of several runs."""
+        """Return one run's history; raises as `read_tables`."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
         history = cls(dialect=dialects.DIALECTS[0] if METRICS.keys() & set(columns) else dialects.dialect_of(columns))
@@ -214,7 +214,7 @@ class History:
             self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each full block of rows: 10 rows, or a fifth of another trainer's short table.
+        """Return first step, last step and median of each full block of rows: 10, a fifth of a foreign short table, or 1 before training.
 
         In a complete history the last rows form one more block, which overlaps the block before. Shape [blocks, 3].
         """
@@ -336,7 +336,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return a column's steps with different values, and the evidence that they come from several runs or ""."""
+    """Return the steps at which a column has several values, and evidence of several runs or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]

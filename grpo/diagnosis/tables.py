@@ -26,7 +26,7 @@ LARGEST: Final = 1e100
 _CHUNK: Final = 20_000  # Most rows of JSON that are in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
-"""Names of nested objects that are left out of column names."""
+"""Keys of nested objects; column names leave these keys out."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,15 +8,13 @@ from grpo.metrics.table import EVENTS, METRICS
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event and its message."""
-
     name: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Metrics and events of one step. Records of other code may have any names."""
+    """Metrics and events of one step. `refuse_undeclared` checks the names; records of other trainers may have any."""
 
     step: int
     metrics: Mapping[str, float]

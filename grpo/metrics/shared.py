@@ -1,4 +1,4 @@
-"""Names and bounds that settings, metrics and computations share. A change here changes the steps' versions."""
+"""Names and bounds that settings, metrics and computations share. A change here makes the steps compute their outputs again."""
 
 from itertools import combinations
 from typing import Final

@@ -19,21 +19,25 @@ from grpo.policy.policy import Policy, write_tensors
 _Policy = TypeVar("_Policy", bound=Policy)
 
 STATE: Final = "state.safetensors"
-"""File of the training state: its tensors, and its JSON as their metadata."""
+"""File of the training state: tensors, with step, control and facts as JSON in the metadata."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """All that training needs, besides the policy, to resume as if it had never stopped. The step names the random streams."""
+    """All that training needs, besides the policy, to resume as if it had never stopped.
+
+    Random generators have no state to store, because the step's number seeds them.
+    """
 
     step: int
     """Number of rollouts done."""
     control: Mapping[str, Any]
-    """Plain JSON: the controllers' state, and the hash of the reference's weights."""
+    """Plain JSON: state of the controllers (`grpo.train.control`), and the hash of the KL reference's weights, which must not change."""
     facts: Mapping[str, Any]
     """Origin of the weights: settings, dataset hash."""
     tensors: Mapping[str, Tensor]
-    """Prefixes: `optimizer.` Adam's moments, `task.` self-play's round, `training.` trained weights if the policy is their average."""
+    """Names begin with `optimizer.` (Adam's moments), `task.` (number and states of the self-play round), or `training.` (weights that
+    Adam updates, if the policy is their average)."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors below a prefix, by their names without the prefix."""
@@ -84,10 +88,10 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return the steps of the checkpoints to delete, oldest first, so that `keep` remain.
+    """Return the steps of the checkpoints to delete, oldest first, so that `keep` or two remain.
 
-    `regrets` are the held-out regrets by step. The best and the newest checkpoint always stay, then those with the lowest regret; NaN is
-    the worst, and of equal regrets the newer stays.
+    `regrets` are the held-out regrets by step. The best and the newest checkpoint always stay, then the lowest regrets. NaN is the
+    worst; of equal regrets the newer stays.
     """
     if not regrets:
         return []

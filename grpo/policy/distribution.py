@@ -1,6 +1,6 @@
 """Distribution of a policy over the legal moves of a batch of boards; sampling, loss and metrics all use it.
 
-Legend: B boards, A most legal moves of a board in the batch (padded), G moves per board. Padding has probability 0 and log-probability 0,
+Legend: B boards, A legal moves (padded to the board with most), G moves per board. Padding has probability 0 and log-probability 0,
 because 0 * -inf would make sums over A NaN.
 """
 
@@ -162,18 +162,18 @@ class MovePolicy(Protocol):
     """A policy that gives every legal move a probability."""
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the distributions of B boards at this temperature."""
+        """Return the distributions of B boards."""
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return a dataclass with its tensors, also nested ones, on a device."""
+    """Return the dataclass with all tensors, also of nested dataclasses, on a device."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Return all rows in order, padded with 0 to the widest; the first part gives the values that are no tensors."""
+    """Return the parts' rows in order, padded with 0 to the widest. Values that are no tensors come from the first part."""
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):

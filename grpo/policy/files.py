@@ -1,4 +1,7 @@
-"""A policy's files on disk, without torch: `facts.json` has the policy's settings and the names of its files."""
+"""A policy's files on disk, without torch: `facts.json` has the policy's settings and the names of its files.
+
+The action table numbers all moves of chess (`grpo.board.actions`). Functions that read `facts.json` raise the errors of `policy_facts`.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,7 +14,7 @@ from grpo.board.actions import ACTIONS
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
-"""Weights of a chess network; a language model's have transformers' name."""
+"""Weights file of a chess network. Transformers names a language model's weights file."""
 FACTS: Final = "facts.json"
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
@@ -21,7 +24,7 @@ class IncompatibleError(PlainError, RuntimeError):
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """Write `facts.json`: the settings `[policy]`, the names of the other files (first the weights'), and more facts of the kind."""
+    """Write `facts.json`: the settings `[policy]`, the names of the other files, first the weights', and `more` facts of the kind."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
 
 
@@ -34,7 +37,7 @@ def policy_facts(folder: Path) -> dict[str, Any]:
         facts = dict(read_json(folder / FACTS))
         table, kind = str(facts["action_table"]), facts["policy"]["kind"]
         facts["files"] = [Path(name).name for name in facts["files"]]  # No path may lead out of the folder.
-        facts["files"][0]
+        facts["files"][0]  # Raises IndexError for an empty list.
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from its origin") from None
     if table != ACTION_TABLE_HASH:
@@ -47,33 +50,31 @@ def policy_facts(folder: Path) -> dict[str, Any]:
 
 
 def policy_kind(folder: Path) -> str:
-    """Return a key of `KINDS`; raises the errors of `policy_facts`."""
+    """Return a key of `KINDS`."""
     return str(policy_facts(folder)["policy"]["kind"])
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the names of the policy's files in a folder, which may hold a checkpoint. Raises the errors of `policy_facts`."""
+    """Return the names of the policy's files, without others of the folder (a checkpoint's)."""
     return [FACTS, *policy_facts(folder)["files"]]
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the names of a policy's missing files; raises the errors of `policy_facts` if `facts.json` exists."""
+    """Return the names of a policy's missing files, also of `facts.json`."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 
 
 def is_policy(folder: Path) -> bool:
-    """Return whether the folder has all files of a policy."""
     return not missing_files(folder)
 
 
 def weights_file(folder: Path) -> Path:
-    """Return the file of a policy's weights; raises the errors of `policy_facts`."""
     return folder / str(policy_facts(folder)["files"][0])
 
 
 def copy_policy(folder: Path, target: Path) -> None:
-    """Copy only the policy's files of a folder into a new folder."""
+    """Copy the policy's files, and no others, into the new folder `target`."""
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)

@@ -1,4 +1,4 @@
-"""The functions of a network that `grpo.settings.kinds` names."""
+"""The functions of the kind `network`, as `grpo.settings.kinds.Kind` describes them."""
 
 from collections.abc import Callable
 from pathlib import Path

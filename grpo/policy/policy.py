@@ -31,8 +31,7 @@ class Policy(Protocol):
     """Value of the setting `policy.kind`."""
 
     @property
-    def network(self) -> nn.Module:
-        """Module with the weights."""
+    def network(self) -> nn.Module: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -55,14 +54,12 @@ class Policy(Protocol):
 
 
 class NetworkPolicy:
-    """A chess network as a policy."""
-
     kind: ClassVar[str] = NETWORK
 
     def __init__(self, network: nn.Module, config: PolicyConfig, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
-        """Move the network, `PositionBatch` -> logits [B, A], to the device, in evaluation mode.
+        """Move the network to the device, in evaluation mode. The network maps a `PositionBatch` to logits, [B, A].
 
-        `config` describes the network. `precision` is the forward pass's (autocast); probabilities are float32 or better.
+        `precision` is the forward pass's (autocast); probabilities are float32 or better.
         """
         self.network = network.to(device).eval()
         self.config = config
@@ -79,7 +76,6 @@ class NetworkPolicy:
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def copied(self) -> Self:
-        """Return a float32 policy with a copy of the network."""
         return type(self)(copy.deepcopy(self.network), self.config, self.device)
 
     def at_precision(self, precision: torch.dtype) -> Self:
@@ -138,7 +134,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def _numbers_hash(tensor: Tensor) -> str:
-    """Return the hash of a tensor's shape and numbers as hex; makes no copy of the tensor."""
+    """Return the hex hash of shape and numbers, without a copy of the tensor."""
     digest, numbers = sha256(str(tuple(tensor.shape)).encode()), tensor.numpy().reshape(-1).view(np.uint8)
     for start in range(0, len(numbers), _HASHED_BYTES):
         digest.update(numbers[start : start + _HASHED_BYTES].tobytes().hex().encode())

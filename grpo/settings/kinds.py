@@ -1,4 +1,4 @@
-"""The kinds of policies, one row each: the values of `policy.kind`, and what the library has to know of each.
+"""The kinds of policies, one row each: the values of `policy.kind`, and their properties.
 
 `steps.run.kinds` has the parts of the pipeline that differ by kind. A new kind is its own files, a row in each of the two tables, and a
 section in `grpo.settings.tree` if the kind has settings of its own.
@@ -17,15 +17,18 @@ LANGUAGE: Final = "language"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """A kind of policy. `repr` shows what an output can depend on: a step's version has it (`steps.run.code`)."""
+    """A kind of policy.
+
+    The `repr` is part of a step's version (`steps.run.code`), so it shows only the fields that an output can depend on.
+    """
 
     module: str
     """Dotted name of a module with three functions; imported when needed, because torch and transformers take seconds to import.
 
     `check(settings)` returns a line for the table of checks before a run; raises a PlainError if the run cannot start.
-    `start_hashes(settings)` returns name -> hash of what imitation begins with and no setting describes.
-    `load_ranker(folder, device)` returns a function of a board (with a legal move): the moves in UCI, the likeliest first, and their
-    probabilities; an empty list for a kind without probabilities.
+    `start_hashes(settings)` returns, by name, hashes of initial files that the settings do not determine, such as a given model's.
+    `load_ranker(folder, device)` returns a function of a board with a legal move. The function returns two lists: moves in UCI, the
+    likeliest first, and their probabilities. A kind without probabilities returns one move or none, and an empty second list.
     """
     has_probabilities: bool
     """Whether the policy gives every legal move a probability."""
@@ -57,7 +60,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def known_kind(name: str) -> str:
-    """Return the name of a kind; raises ValueError for another name."""
+    """Raise ValueError for an unknown kind."""
     if name not in KINDS:
         raise ValueError(f"input should be {' or '.join(map(repr, KINDS))}")
     return name

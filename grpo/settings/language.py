@@ -13,7 +13,7 @@ SMALL: Final = "small"
 """Value of `language.model` for a new model, created locally."""
 
 _PATH_STARTS: Final = (".", "/", "~")
-_MAX_RATE_OF_PRETRAINED: Final = 1e-3
+_MAX_RATE_OF_PRETRAINED: Final = 1e-3  # A higher rate of imitation destroys a pretrained model.
 
 LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "pretrain": {"batch_size": 16, "learning_rate": 4e-3, "steps_per_validation": 1_000, "num_steps": 5_000},
@@ -35,16 +35,19 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""Section -> a language model's defaults; GRPO's learning rate, clipping and KL are the field notes'."""
+"""Section -> a language model's defaults; GRPO's learning rate, clipping and KL are from tests/field_notes (failed runs)."""
 
 
 class LanguageConfig(Section):
-    """A causal language model as the policy; needs `policy.kind = "language"`."""
+    """A causal language model as the policy; needs `policy.kind = "language"`.
+
+    The model has two tasks: to name moves in a position (policy task), and to write the position after a move (environment task).
+    """
 
     model: str = SMALL
     """`small` (created locally), a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
-    """Commit or tag on the hub; empty is the newest. Version and report name the commit."""
+    """Commit or tag on the hub; empty is the newest. The step's version and the report contain the commit."""
     small_width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
     """Embedding dimension of `model = "small"`, a GPT-2 with random weights that plays badly and needs no hub."""
     small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
@@ -67,8 +70,8 @@ class LanguageConfig(Section):
     """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`."""
 
     max_questions: Annotated[int, Field(ge=1, le=20)] = 3
-    """Maximum answers per move in a game; after an answer without a legal best move, the next is sampled at T = 1. After the last, the game
-    is lost."""
+    """Maximum answers per move in a game; after an answer without a legal best move, the next is sampled at T = 1. After the last
+    such answer, the game is lost."""
     num_heldout_boards: Count = 150
     """Held-out boards, equally many per phase, on which regret is measured. An answer takes about 50 forward passes."""
 

@@ -1,4 +1,7 @@
-"""Settings by dotted name: the part that a step reads, and the part by which runs are compared."""
+"""Settings by dotted name: the part that a step reads, and the part by which runs are compared.
+
+A step's version is a hash of all that its output depends on.
+"""
 
 import json
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -10,7 +13,7 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings in no step's version: paths (a file counts by its content), and the division of work."""
+"""Settings that no step's version contains: paths, because a version has the files' contents, and the division of work."""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -45,7 +48,7 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
-    """Return the settings below `prefix` with only these sections and names; reading others raises UndeclaredSettingError."""
+    """Return the section of the keys below `prefix` with only these settings; reading others raises UndeclaredSettingError."""
     shown = section.model_copy()
     for field, value in section:
         name = f"{prefix}{field}"
@@ -59,7 +62,7 @@ def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Se
 
 
 def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
-    """Return these sections or settings as nested JSON data, without `IN_NO_VERSION`."""
+    """Return these sections and settings as nested JSON data, without those in `IN_NO_VERSION`."""
 
     def part(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept = {}
@@ -75,7 +78,6 @@ def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
 
 
 def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted name."""
     by_name: dict[str, Any] = {}
     for name, value in settings.items():
         by_name |= flattened(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}

@@ -1,7 +1,7 @@
 """The frozen tree of all settings of a run. Unknown keys and impossible values are refused with a suggestion.
 
 Each default is defined in `grpo.settings` only; the defaults are the preset `laptop`. A preset or settings file is TOML that names what
-differs. Budgets are counts, never seconds, because equal runs must not differ. Facts of the machine are no settings (`steps.run.machine`).
+differs. Budgets are counts, never seconds, so equal runs have equal results. Facts of the machine are no settings (`steps.run.machine`).
 """
 
 import itertools
@@ -44,27 +44,26 @@ class TimeControl(StrEnum):
 
 
 class BoardsConfig(Section):
-    """The dataset's boards: source, number, splits."""
-
     files: Names = ()
     """Games (.pgn) or positions (.epd, .fen), plain or compressed as .zst, .gz, .bz2 or .zip; if empty, Stockfish plays the games. Files,
-    folders, globs or s3://, https:// or hf:// addresses. The dataset's version has their names and contents, not their folders."""
+    folders, globs or s3://, https:// or hf:// addresses. The dataset's version (a hash) depends on the files' names and contents, not on
+    their folders."""
     min_rating: Count | None = None
     """Minimum rating of both players; games without both ratings are dropped, and counted in the report."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
     """Speed classes of the files' games; empty for all. Games whose TimeControl tag has no known class are kept."""
     num_train: Count = 9_000
-    """Training boards, one third of each phase (opening, middlegame, endgame)."""
+    """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
     """Validation boards, which choose the weights of imitation."""
     num_heldout: Count = 450
     """Held-out boards on which regret is measured, with deeper search (`evaluation.heldout_depth`)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
-    """Search depth in plies of the move values, the reward: all legal moves at depth 1, then the best eight at this depth. The best move is
-    as good as with all moves at this depth, in less than half the time (docs/results.md)."""
+    """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
+    eight to this depth. The best move is as good as with all moves at this depth, in less than half the time (docs/results.md)."""
     max_per_game_and_phase: Count = 4
-    """Maximum boards of a phase per game, so long games do not dominate. Fewer boards mean more games, and more moves to imitate
-    (`pretrain.max_positions`)."""
+    """Maximum boards of a phase per game, so long games do not dominate. A lower maximum needs more games, whose other
+    positions can also be imitated (`pretrain.max_positions`)."""
     exclude: Names = ()
     """Files with positions (openings, puzzles, test suites) that the dataset leaves out, with their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
@@ -95,14 +94,14 @@ class PolicyConfig(Section):
 
 
 class PretrainConfig(Section):
-    """Imitation before GRPO: of the moves played, or for a language model of answers made from move values."""
+    """Imitation before GRPO. A network imitates the moves played, a language model answers made from move values."""
 
     max_positions: Count = 150_000
     """Maximum positions that a network imitates: training boards, and other positions of their games, which cost no search."""
     batch_size: Count = 256
-    """Boards, or answers, per step."""
+    """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3
-    """Highest learning rate of AdamW; it falls to 0. A language model's warms up; use 1e-5 to 5e-5 for a pretrained model."""
+    """Highest learning rate of AdamW; it falls to 0. For a language model it first warms up; use 1e-5 to 5e-5 for a pretrained model."""
     steps_per_validation: Count = 200
     """Steps between validation measurements."""
     num_steps: Annotated[int, Field(ge=0)] = 1_000
@@ -110,7 +109,10 @@ class PretrainConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Measurement of playing strength, before and after GRPO."""
+    """Measurement of playing strength, before and after GRPO.
+
+    The ladder's rungs are Stockfish opponents of rising strength, whose games against each other give their ratings.
+    """
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth of held-out boards. Much deeper than `boards.depth`, so regret does not repeat the reward and its noise."""
@@ -122,8 +124,7 @@ class EvaluationConfig(Section):
     """A game of this many plies is a draw; reports count such draws separately."""
 
     ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
-    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and this fraction of random moves, falling from 1. Games among
-    the rungs give the ratings."""
+    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and this fraction of random moves, falling from 1."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
     """Upper rungs: Stockfish with this many nodes per move, rising."""
     num_calibration_pairs: Count = 12
@@ -131,8 +132,8 @@ class EvaluationConfig(Section):
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
-    """Openings that candidate and pretrained policy play against each of the two nearest rungs, and once more if undecided: 510 give the
-    difference to +-18 Elo. The baseline takes half as many."""
+    """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
+    first shows no difference; both parts give the difference to +-18 Elo. The baseline is half a part."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -146,16 +147,16 @@ class EvaluationConfig(Section):
 
 
 class SelectionConfig(Section):
-    """Choice of a checkpoint, and its match against the pretrained policy."""
+    """Choice of a checkpoint by sequential halving (each round drops the weaker half), and its match against the pretrained policy."""
 
     num_candidates: Count = 4
-    """Checkpoints, by lowest held-out regret, that play screening games."""
+    """Number of checkpoints, those of lowest held-out regret, that play screening games."""
     num_screening_pairs: Count = 40
-    """Openings, with both colors, of a candidate in each round of sequential halving."""
+    """Openings, with both colors, that each candidate plays in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """New openings of the confirmation match, whose result is reported."""
     num_sampled_pairs: Count = 100
-    """Openings of games with moves sampled at T = 1; these only inform."""
+    """Openings of games with moves sampled at T = 1; these games only inform."""
 
 
 class TaskResources(Section):
@@ -170,10 +171,10 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Division of work, and requests of tasks on AWS Batch. Only the device that trains changes results."""
+    """Division of work, and requests of tasks on AWS Batch. Apart from rounding, only the device that trains changes results."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`; only ties in the last bits can differ."""
+    """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`; affects results only by rounding."""
     training: TaskResources = TaskResources(num_cpus=4, memory_mib=14_000, num_gpus=1)
     """`num_cpus`, `memory_mib` and `num_gpus` of `pretrain` and `finetune`."""
     games: TaskResources = TaskResources(num_cpus=4)
@@ -250,7 +251,7 @@ def read_settings(text: str) -> Settings:
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the shipped preset below a text of settings, and the overriding keys, nested.
+    """Return the name of the shipped preset that a text of settings is based on, and a nested dict of the keys that override the preset.
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """

@@ -12,7 +12,6 @@ Count = Annotated[int, Field(ge=1)]
 Names = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 """Paths; a single text is one path."""
 S3_SCHEME: Final = "s3://"
-"""Begin of an address on S3."""
 
 
 class UndeclaredSettingError(RuntimeError):
@@ -34,7 +33,7 @@ class Section(BaseModel):
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section of a key of this type, also if optional; None for a plain value."""
+    """Return the section that an annotation names, also within `| None`; None for a plain value's annotation."""
     return next((one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)), None)
 
 

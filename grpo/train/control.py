@@ -15,7 +15,7 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of steps whose mean entropy must not be below `grpo.critical_entropy`."""
+"""Number of last steps; their mean entropy is critical below `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """After this many recoveries, critical entropy stops the run: recovering does not remove the cause."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery has failed, and stops the run.
@@ -27,7 +27,7 @@ _FINAL_FRACTION: Final = 0.05  # Last fraction of the learning rate under cosine
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
 _MAX_KL_ERROR: Final = 0.2  # Largest relative error that counts (Ziegler et al., arXiv 1909.08593, section 2.2).
-_KL_HORIZON: Final = 20.0  # Steps; with the line above, the coefficient changes by at most 1 % per step.
+_KL_HORIZON: Final = 20.0  # Divides the error: the coefficient changes by at most 0.2 / 20 = 1 % per step.
 # A boost of the field notes: entropy coefficient * 1.5, KL coefficient * 0.5, temperature + 0.2 up to 2.5.
 _NOTES_ENTROPY_FACTOR: Final = 1.5
 _NOTES_KL_FACTOR: Final = 0.5
@@ -82,7 +82,7 @@ class Controller:
 class EntropyTargetController(Controller):
     """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
 
-    No wind-up: the clamped coefficient is itself the integral, so the first error of the other sign leaves the bound.
+    The clamped coefficient is itself the sum of the errors. So it leaves a bound at the first error of the other sign.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -108,10 +108,10 @@ class EntropyTargetController(Controller):
 
 
 class FieldNotesController(Controller):
-    """Raises entropy coefficient and temperature and halves the KL coefficient, as the field notes did.
+    """Raises entropy coefficient and temperature and halves the KL coefficient, like the runs of the field notes.
 
-    Values change after `steps_threshold` steps in a row below the floor, and stay; the count restarts. A value that the settings put above
-    its bound is not lowered. One step of critical entropy stops training.
+    Acts after `steps_threshold` steps in a row below `entropy_floor`, then counts anew. Later steps keep the changed values. A value that
+    the settings put above its bound is not lowered. One step of critical entropy stops training.
     """
 
     def __init__(self, settings: FieldNotesRecovery, **knobs: float) -> None:
@@ -243,7 +243,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate after `steps_done` rollouts; the cosine would end one rollout after the last."""
+    """Return the learning rate after `steps_done` rollouts; cosine decay reaches its end one rollout after the last."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -255,7 +255,7 @@ class Control:
     """Computes the next rollout's knobs from what was observed; decides about recoveries and stops."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Begin schedules at rollout `first_step`. The KL coefficient rises linearly over `kl_warmup_steps` steps, from above 0."""
+        """Begin schedules at rollout `first_step`. The KL coefficient first rises linearly, from 1 / `kl_warmup_steps` of its value."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -294,7 +294,7 @@ class Control:
         return stop, events
 
     def skipped(self) -> bool:
-        """Count a skipped optimizer step, halve the learning rate, return whether too many were skipped in a row."""
+        """Count a skipped optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` were skipped in a row."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED

@@ -24,7 +24,7 @@ def fit(
 
     Args:
         network: ends with the weights of the lowest validation loss, the earliest of equal ones.
-        optimizer: the network's optimizer.
+        optimizer: the network's.
         config: numbers of steps; the last step has a validation measurement too.
         rate: step, from 1 -> learning rate.
         loss: step, from 1 -> loss of a batch.

@@ -73,7 +73,7 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 
 
 def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
-    """Yield batches of rows without end. Each epoch shuffles all boards, and drops a last incomplete batch if it has others."""
+    """Yield batches of rows without end. Each epoch shuffles all boards, and drops an incomplete last batch unless it is the only one."""
     for epoch in itertools.count():
         order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
         yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -3,7 +3,8 @@
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state.
 
 With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
-one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s), compared with the other rewards of its ply.
+one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s). It is compared with the rewards of the board's
+other trajectories at the same ply.
 """
 
 import math
@@ -31,7 +32,10 @@ from grpo.train.states import DatasetStates, States, Values, valued_states
 MAX_STATES_PER_FORWARD: Final = 4_096
 """Most states in one forward pass; limits memory, does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln ratio| by rounding. Another batch shape changes float32 by 1e-6, bfloat16 by 1e-2; T = 1.3 gives 0.1."""
+"""`grpo.precision` -> largest |ln ratio| by rounding.
+
+Another batch shape causes 1e-6 in float32, 1e-2 in bfloat16; a real fault, T = 1.3 in the sampler and 1 in the loss, causes 0.1.
+"""
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
@@ -53,7 +57,7 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """Prepare; `values` computes the move values of later states if `num_own_moves` is above 1."""
+        """`values` computes later states' move values; needed if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
@@ -65,10 +69,7 @@ class NetworkProblem:
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
-        """Return the moves sampled in these states, on the policy's device.
-
-        Raises NonFiniteError for NaN or infinity, InvariantError for a reward or advantage of another state.
-        """
+        """Return the moves sampled in these states, on the policy's device."""
         config = self._config
         sampler = Sampler(policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=MAX_STATES_PER_FORWARD)
         if config.num_own_moves == 1:
@@ -137,7 +138,7 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per state].
 
-        A stream has `count` uniform numbers. `rows` are the indices of the numbers to use, one per position; None uses all.
+        The stream has `count` uniform numbers. `rows`: index of each position's number; None divides all numbers among the positions.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))

@@ -1,7 +1,7 @@
 """The batch of a rollout, its loss, and the measurements that training decides by.
 
-Surrogate, entropy and KL use the rollout's temperature, because it belongs to the trained policy. Each term is one number per state, [B],
-so the caller can average over a minibatch in pieces.
+A group is the moves sampled from one state; the surrogate is PPO's clipped policy term. Surrogate, entropy and KL use the rollout's
+temperature, because the sampled policy is trained. Each term is one number per state, so the caller can average a minibatch in pieces.
 
 Legend: B states, A legal moves (padded), G moves of a full group, M sampled moves of a state (padded; 1 for a language model).
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from grpo.policy.distribution import MoveDistribution
 from grpo.train.control import Knobs
 
-_KL_OF_RATIO: Final = 0.02  # Largest KL(old || policy) per |ln ratio| by rounding; KL is of second order in ln ratio.
+_KL_OF_RATIO: Final = 0.02  # Largest KL(old || policy) by rounding, per |ln ratio|. Small, because KL is of second order in ln ratio.
 
 
 class InvariantError(AssertionError):
@@ -37,9 +37,9 @@ class Batch(Generic[_States_co]):
     """
 
     states: _States_co
-    """`States` of a network; answers of a language model, whose B tokens are the states."""
+    """A network's `States`, or a language model's answers; then B counts the answers' tokens."""
     state_weights: Tensor
-    """[B] weight in means: G for the initial state of G trajectories, otherwise 1."""
+    """[B] weight in means: G if G trajectories start in the state, otherwise 1."""
     columns: Tensor
     """[B, M] index of each sampled move among the A, int64."""
     weights: Tensor
@@ -49,11 +49,11 @@ class Batch(Generic[_States_co]):
     rewards: Tensor
     """[B, M] reward for the player who moved; 0 on padding."""
     advantages: Tensor
-    """[B, M]."""
+    """[B, M] reward minus a mean of compared rewards; `group_advantages`."""
     temperature: float
     """Sampling temperature, which the loss must use too."""
     old: MoveDistribution | None
-    """[B, A] sampled distribution; None for a language model."""
+    """[B, A] sampled distribution. None for a language model, which keeps only `old_log_probs`."""
     num_dropped: int = 0
     """Number of states left out because the engine failed."""
 
@@ -123,7 +123,7 @@ class Terms:
 def clipped_surrogate(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
     """Return min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), [B, M] (PPO, arXiv 1707.06347).
 
-    If `clip_high` is wider, a rare move can gain probability faster than a common move loses it (DAPO, arXiv 2503.14476).
+    If `clip_high` is above `clip_low`, rare moves can gain probability faster than common moves lose it (DAPO, arXiv 2503.14476).
     """
     clipped = ratios_BM.clamp(1 - clip_low, 1 + clip_high)
     return torch.minimum(ratios_BM * advantages_BM, clipped * advantages_BM)
@@ -185,7 +185,7 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Means over an optimizer step's minibatch. The properties decide about training; other columns only inform."""
+    """Means over an optimizer step's minibatch. Training depends on the properties; other columns only inform."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
         """`total` is the minibatch's sum of state weights. `num_rows` is what `kl_old` is divided by: `total`, or the number of answers."""

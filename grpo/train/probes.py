@@ -16,7 +16,7 @@ from grpo.train.control import Knobs
 from grpo.train.objective import Batch, Measured, Terms, factors
 from grpo.train.states import States
 
-_ZERO_SPREAD = 1e-6
+_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards is rounding.
 
 
 @torch.no_grad()
@@ -85,14 +85,13 @@ def columns(
 
 
 def mean_over(steps: Sequence[Measured], column: str) -> float:
-    """Return a column's mean over optimizer steps."""
     return sum(step.mean(column) for step in steps) / len(steps)
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
     """Return any policy's metrics of the steps taken (at least one): means, and extreme ratios.
 
-    `refused`, the step that the trust region refused, shows how far the policy moved.
+    The ratios include `refused`, the step that the trust region refused (or None), because it shows how far the policy moved.
     """
     steps = [*taken, *([] if refused is None else [refused])]
     return {
@@ -127,10 +126,13 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
 def logit_descents(
     part: Batch[object], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return term -> descent direction: minus the weighted term's gradient in the logits before the temperature T, [B, A].
+    """Return term -> descent direction: minus the weighted term's gradient in the logits, [B, A].
 
-    Raw gradients, with p the policy, q the reference, e_m the unit vector of move m (weight w, ratio r, advantage A; u = 0 if clipped):
-    policy sum_m w_m r_m A_m u_m (e_m - p) / T; entropy -p (ln p + H) / T; KL(p || q) p (ln(p/q) - KL) / T; KL(q || p) (p - q) / T.
+    Gradients without weights, for temperature T, policy p with entropy H, reference q:
+    - policy: sum_m w_m r_m A_m u_m (e_m - p) / T. Move m has unit vector e, weight w, ratio r, advantage A; u is 0 if clipped, else 1.
+    - entropy: -p (ln p + H) / T
+    - KL(p || q): p (ln(p/q) - KL) / T
+    - KL(q || p): (p - q) / T
     """
     probs, log_probs = new.probs, new.log_probs
     flow_BM = part.weights * terms.ratios * part.advantages * ~(terms.is_clipped_low | terms.is_clipped_high)

@@ -20,19 +20,19 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players, low because evaluation games use best moves.
+"""Sampling temperature of both players. Low, because evaluation games use best moves.
 
-At 0.7, 10 % of the games end by repetition; with best moves, 50 %.
+Not 0, because with best moves 50 % of the games end by repetition (10 % at 0.7).
 """
 OPENING_PLIES: Final = 6
 """Most random legal plies at the beginning of a game."""
 MAX_PLIES: Final = 160
 """Length at which a game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, with exchanged colors, all in lock-step.
-_STATES_PER_OPENING: Final = 40  # An opening gives more, so one batch is enough; large batches are cheaper per move.
+_STATES_PER_OPENING: Final = 40  # Most openings give more, so one batch is enough: a large batch is cheaper per move.
 _MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
-_MIN_STRIDE: Final = 3  # Plies between states: neighbors are nearly equal. Odd, to take both players' positions.
-_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out: its aimless moves would outnumber the short games' decisions.
+_MIN_STRIDE: Final = 3  # Least plies between states, because neighbors are nearly equal. Odd, to take both players' positions.
+_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out, because its aimless moves would outnumber the short games' decisions.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
@@ -42,8 +42,6 @@ class SelfPlayError(PlainError, RuntimeError):
 
 @dataclass(kw_only=True, eq=False)
 class SelfPlay:
-    """Positions from the policy's games against itself."""
-
     values: Values
     config: GrpoConfig
     size: int

@@ -1,6 +1,6 @@
 """States: boards with a win probability for every legal move. Legend: B boards, A legal moves (padded).
 
-Half of the boards are mirrored left to right: without castling rights both are the same game, so one board teaches twice.
+Half of the boards without castling rights are mirrored left to right. The mirrored game is the same, so one board teaches twice.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class States:
-    """Boards and their move values. Three legal moves, of which the second mates, give `values` [0.5, 1.0, 0.4, 0, ...]."""
+    """Boards and their move values, such as [0.5, 1.0, 0.4, 0, ...] for three legal moves; the second mates."""
 
     positions: PositionBatch
     values: Tensor

@@ -1,8 +1,8 @@
 """The GRPO loop for every kind of policy. It writes no logs; each step returns a record.
 
 `Trainer.step` samples a rollout, takes a few optimizer steps on it, and lets the controllers set the next step's knobs: temperature,
-coefficients, learning rate. Unlike published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO),
-and entropy and KL are exact sums, not estimates.
+coefficients of entropy and KL, learning rate. The reference of the KL is a frozen policy. Two points differ from published GRPO:
+advantages are not divided by their group's standard deviation or by length (Dr. GRPO); entropy and KL are exact sums, not estimates.
 """
 
 import math
@@ -62,12 +62,12 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     is_sequential: bool
     """True if a row is a sequence of states, so a row's KL is the sum over its states (chain rule)."""
     max_log_ratio: float
-    """Largest |ln(new / sampled probability)| that rounding explains."""
+    """Largest |ln(new / sampled probability)| that rounding alone causes."""
 
     # Training depends on these.
 
     def states(self, policy: _Policy, step: int) -> _Start:
-        """Return the start of a step's rollout; steps count from 0."""
+        """Return what a step's rollout starts from, such as boards; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
         """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
@@ -81,7 +81,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean exact KL(policy || reference) per row in nats, NaN if not measured; `first` is the first optimizer step."""
+        """Return mean exact KL(policy || reference) per row in nats, NaN if not measured; `first` is the first optimizer step taken."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run cannot compute again."""
@@ -102,7 +102,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout per step. Each step names its random streams, so a resumed run repeats them."""
+    """Trains a policy, one rollout per step. A step's number seeds its random streams, so a resumed run draws the same numbers."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
@@ -128,7 +128,8 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def step(self) -> Record:
         """Return metrics and events of one rollout and its optimizer steps, and the reason to stop (empty: go on).
 
-        Raises InvariantError if scored and sampled probabilities differ, NonFiniteError after `MAX_SKIPPED` non-finite steps in a row.
+        Raises InvariantError if scored and sampled probabilities differ before the first optimizer step, NonFiniteError after `MAX_SKIPPED`
+        non-finite steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -162,7 +163,6 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             return self.problem.rollout(self.policy, states, knobs, self.num_steps_done)
 
     def _learn(self, rollout: _Rollout, knobs: Knobs, events: list[Event]) -> tuple[list[Measured], dict[str, float]]:
-        """Return the measurements of each optimizer step taken, and metrics."""
         taken: list[Measured] = []
         num_skipped, refused = 0, None
         for group in self._optimizer.param_groups:
@@ -193,7 +193,6 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        """Yield the rows of each optimizer step, in random order."""
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
         # A part is empty if the engine failed on too many states.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
@@ -264,7 +263,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
     def preflight(self) -> dict[str, float]:
-        """Return the next rollout's metrics before any update. Changes no weights and not the next step; raises `step`'s errors."""
+        """Return the next rollout's metrics before any update; weights and the next step stay as they are. Raises `step`'s errors."""
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
         metrics = self.problem.rollout_metrics(rollout)
@@ -283,7 +282,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return a checkpoint's data besides the evaluation policy. `facts` (settings, dataset hash) are stored unchanged."""
+        """Return a checkpoint's data besides the evaluation policy. `facts` (settings, dataset hash) are stored as given."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -293,7 +292,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Resume the run that saved a checkpoint. Raises the error of `begin_from`."""
+        """Resume the run that saved a checkpoint; raises as `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -322,4 +321,3 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
 
 AnyTrainer = Trainer[Any, Any, Any, Any]
-"""A trainer of any problem."""

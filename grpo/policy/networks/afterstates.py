@@ -20,8 +20,6 @@ _EMBEDDING_SCALE: Final = 0.1  # A new network's sums of 128 rows are near 1.
 
 
 class Network(nn.Module):
-    """Scores the position after each move."""
-
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         rows = torch.randn(NUM_ROWS, config.width) * _EMBEDDING_SCALE
