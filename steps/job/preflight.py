@@ -201,7 +201,7 @@ def _boards(settings: Settings, machine: Machine) -> str:
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
     shortage = shortage_text(wanted, missing, report, settings.boards)
     if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
-        return f"{shortage} A run goes on with these"
+        return f"{shortage} Enough for a run, with less to learn from"
     presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
     largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
     fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)
