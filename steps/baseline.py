@@ -35,7 +35,6 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the policy's held-out regret, rating on the ladder, and scores against a random mover and Stockfish."""
     table, ladder = read_boards(work.inputs["join_boards"]), read_ladder(work.inputs["calibrate"])
     policy = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
     heldout = policy.heldout(table)

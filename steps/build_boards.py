@@ -33,7 +33,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the boards and games of each unit of this task, and one report of all its units."""
+    """Write each unit's boards and games, and one report of all units."""
     # Imported objects live until the end; scanning them for garbage took a fifth of the step's own time.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish

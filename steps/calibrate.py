@@ -1,4 +1,4 @@
-"""Rate the ladder's rungs (Stockfish at several strengths) by games against each other. No dataset is needed, so runs share a ladder."""
+"""Rate the ladder's rungs (a random mover to Stockfish) by games against each other; without a dataset, so runs share a ladder."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Play one task's share of the games that judge the candidate: new games, from openings that no other match uses."""
+"""Play one task's share of the games that judge the candidate."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

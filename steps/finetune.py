@@ -1,4 +1,4 @@
-"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards, until all steps are done or the trainer stops."""
+"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

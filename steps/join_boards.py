@@ -1,4 +1,4 @@
-"""Join the units into the dataset: an exact quota for each phase and split, no board twice, and counts of rejected positions by reason."""
+"""Join the units into the dataset: an exact quota for each phase and split, and no board twice."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -47,7 +47,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the candidate's step with the trace of the choice, the screening games, later openings and the previous champion's policy."""
+    """Write the report with the openings of later stages, the screening games, and the previous champion's policy."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
     best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]

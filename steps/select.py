@@ -1,4 +1,8 @@
-"""Judge the candidate by later games than those that chose it, and choose champion (to play) and peak (to resume from)."""
+"""Judge the candidate by later games than those that chose it, and choose champion (to play) and peak (to resume from).
+
+The initial policy is the run's pretrained policy. Tasks of `confirm` have played the candidate against the initial policy, with best moves
+(CONFIRMATION) and with moves sampled at T = 1 (SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

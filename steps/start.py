@@ -26,7 +26,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
     Args:
-        config: `settings`, all settings, and `keys`, those that the user's text sets (nested).
+        config: `settings`, all settings, and `keys`, those of the user's text (nested).
         run: Metaflow's run id.
         is_fresh: Recompute every output.
         resume_from: Origin of a resumed run, as in `find_origin`; empty for a new training.

@@ -1,1 +1,1 @@
-"""Cards: charts and numbers of each step, updated during long steps. Only `live` and `offline` import Metaflow."""
+"""Cards of the steps. Only `live` and `offline` import Metaflow."""

@@ -59,7 +59,7 @@ class Figure:
 
     title: str
     names: Sequence[str]  # Metrics; the prefix of others (`grpo/entropy` of `grpo/entropy/opening`) gets the label "all".
-    note: str = ""  # How to read the chart.
+    note: str = ""
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:

@@ -31,7 +31,7 @@ CardPart = Markup | dict[str, Any]  # HTML, or the Vega-Lite specification of a 
 class Seen:
     """State of a step so far."""
 
-    settings: Mapping[str, Any]  # The run's settings.
+    settings: Mapping[str, Any]
     records: list[Record] = field(default_factory=list)
     progress: tuple[float, str] | None = None  # Fraction done in [0, 1] and a text; None before the first progress.
     folder: Path | None = None  # Folder of the stored output; None before the end.

@@ -1,4 +1,4 @@
-"""Shared by the steps that play games: an arena, the stages of a selection, and the documents of its games."""
+"""Shared by the steps that play games: an arena, the stages of a selection, documents of games."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -108,7 +108,7 @@ def screening_match(candidate: int, number: int) -> str:
 
 
 def player_names(stage: str, candidate: int) -> tuple[str, str]:
-    """Return the names of the candidate and the candidate's opponent in a stage."""
+    """Return the names of the candidate and the opponent in a stage."""
     if stage == SAMPLED:
         return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL

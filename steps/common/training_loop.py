@@ -58,7 +58,7 @@ class TrainingReport(Training):
 
 
 class TrainingLoop:
-    """Trains for `grpo.num_steps` steps or until the trainer stops; continues at a killed process's newest checkpoint."""
+    """Trains for `grpo.num_steps` steps or until the trainer stops."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
         """Prepare; `trainer` is at the run's beginning, and `heldout` measures its current evaluation policy."""

@@ -33,8 +33,8 @@ from steps.run.orchestrator import configuration, service
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
-_FREE_BYTES: Final = 2 * 1024**3  # Free disk space that a run needs.
-_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)  # Package and version.
+_FREE_BYTES: Final = 2 * 1024**3
+_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5  # Most files or packages in a message.
 
 
@@ -171,7 +171,7 @@ def _device(machine: Machine) -> str:
 
 
 def _book(settings: Settings) -> str:
-    """Check that the book has enough distinct openings for the step that needs the most."""
+    """Check that the book has enough openings for the step that needs the most."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
@@ -188,7 +188,6 @@ def _book(settings: Settings) -> str:
 
 
 def _files(names: Sequence[str]) -> str:
-    """Check the beginning of each file."""
     files = find_files(names)
     if empty := [file.name for file in files if _is_empty(file)]:
         raise PreflightError(f"{', '.join(empty)}: empty; give files with games or positions")
@@ -202,7 +201,7 @@ def _boards(settings: Settings, machine: Machine) -> str:
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
     shortage = shortage_text(wanted, missing, report, settings.boards)
     if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
-        return f"{shortage} A run goes on with these"
+        return f"{shortage} Enough for a run, with less to learn from"
     presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
     largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
     fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)

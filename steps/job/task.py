@@ -103,9 +103,9 @@ class _Task:
         try:
             named = named_policy(CHAMPION, self.machine, role=CHAMPION, preset=launch_of(self.job["settings"]).preset)
             if named.run is not None and (output := named.run.output_of(self.step.name)) is not None:
-                label = str(self.store.manifest(output)["parts"]["inputs"][CHAMPION])
-                if self._version(label).version == output["version"]:
-                    return None, label
+                entry = str(self.store.manifest(output)["parts"]["inputs"][CHAMPION])
+                if self._version(entry).version == output["version"]:
+                    return None, entry
             policy = named.fetch(self.machine)
         except NotFoundError:
             return None, ""
@@ -183,13 +183,14 @@ class _Task:
     def _seconds_after(self) -> float | None:
         return self._seconds_left(STEPS[STEPS.index(self.step.name) + 1])
 
-    def _version(self, label: str) -> StepVersion:
+    def _version(self, champion: str) -> StepVersion:
+        """Return the step's version with this entry for the champion."""
         share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}
         return step_version(
             self.step,
             self.settings.policy,
             settings=self.step.settings(self.settings) | share,
-            inputs=dict(self._inputs(label)),
+            inputs=dict(self._inputs(champion)),
             code=self.code,
         )
 

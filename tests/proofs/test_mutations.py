@@ -47,7 +47,7 @@ TABLE: Final = {
         ("grpo/train/self_play", "odd_stride", "// _MAX_STATES_PER_GAME)) | 1", "// _MAX_STATES_PER_GAME))"),
     ],
     "steps/finetune.py": [
-        ("promises/5_lost_machine_and_resume", "optimizer", "takes_optimizer=then == now", "takes_optimizer=True"),
+        ("promises/5_lost_machine_and_resume", "optimizer", "takes_optimizer=before == now", "takes_optimizer=True"),
         ("steps/training/training", "own_games", "position_key(decode(row)) for row", "decode(row).fen() for row"),
         ("steps/training/training", "judged", "split=Split.HELDOUT, strong=True)", "split=Split.HELDOUT)"),
         ("steps/training/training", "judged", "policy = reference.copied()", "policy = reference"),
@@ -200,7 +200,7 @@ TABLE: Final = {
     ],
     "steps/job/task.py": [
         ("steps/job/task", "taken_over", "            task.store.open(output)\n", "            pass\n"),
-        ("steps/job/task", "taken_over", "(output := task.taken_over) is None", "(output := task.taken_over) is not None"),
+        ("steps/job/task", "taken_over", "(output := task.inherited) is None", "(output := task.inherited) is not None"),
         ("steps/job/task", "taken_over", '"part": self.part.number, ', ""),
         ("steps/job/task", "taken_over", "origin_checkpoint(origin, self.store)[1]", 'origin["run"]'),
         ("steps/job/task", "told_to_end", "error.code == RESUMABLE", "error.code != RESUMABLE"),
