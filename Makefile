@@ -31,7 +31,7 @@ run: setup-run  ## Run the pipeline. CONFIG=smoke or a TOML file, SET="grpo.lear
 test: setup  ## Run all checks and tests.
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync checks flows units steps
 
-check: setup checks  ## Check lint, types and import contracts.
+check: setup checks  ## Check lint, types, import contracts and prose.
 
 soak: setup  ## Inject hundreds of faults, one or two hours on 2 cores; table in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
@@ -63,6 +63,7 @@ checks:
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m infra.prose
 
 # Tests run in several processes at the same time, because flows wait for starting tasks and engine tests for deadlines. Flows have their own
 # process: Metaflow, once imported, breaks late imports of other tests.
