@@ -128,7 +128,7 @@ _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
     "above": "; too strong for the ladder: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
-    "between": "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
+    "between": "; no score between 0.2 and 0.8: add a rung between the two rungs to evaluation.ladder_fractions or ladder_nodes",
 }
 
 
@@ -242,7 +242,7 @@ def place_on_ladder(
             for play, results in zip(players, played, strict=True):
                 results[rung].append(play(ladder.rungs[rung], part))
         games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
-        placed = tuple(PlacedGames(probes=tuple(search), games=decisive, z=z) for search, decisive in zip(probes, games, strict=True))
+        placed = tuple(PlacedGames(probes=tuple(before), games=rated, z=z) for before, rated in zip(probes, games, strict=True))
         difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
@@ -256,7 +256,7 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
     ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them, against ratings from real results.
     """
     rungs = [games.rung for games in first.games]
-    assert rungs == [games.rung for games in second.games], "placed together"
+    assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
     scores = [[games.result.pair_scores(adjudicated=adjudicated) for games in player.games] for player in (first, second)]
     rating = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
     return normal_interval(rating.elo, math.hypot(rating.standard_error, ladder.standard_error(rungs, rating.weights)), z=first.z)
