@@ -136,7 +136,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash that detects a change of the facts or, with `place`, a copy to another address."""
+    """Return a hash of the facts and, if given, of their address `place`, which detects a copy to another address."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 

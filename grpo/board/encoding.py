@@ -32,7 +32,7 @@ _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the board, mirrored if Black is to move."""
+    """Return the board, mirrored top to bottom with colors swapped if Black is to move."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
@@ -96,7 +96,7 @@ def mover_fen(board: chess.Board) -> str:
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of the `mover_view`."""
+    """Return the FEN of a FEN's `mover_view`."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen

@@ -123,7 +123,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so no other move may score above a deep one. Only n - 1 scores are lower than "mated in n" (n - 1 to 1), so
+    Depth 1 misses the reply, so no other move may score above a deep one. Only "mated in n - 1" to "mated in 1" are below "mated in n":
     some moves may become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None

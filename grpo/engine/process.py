@@ -116,6 +116,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def seconds_left(self) -> float:
         """Return after how many seconds of further silence `raise_if_hung` must be called."""
+        # CPU time is read after half of the timeout, and again at its end.
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 

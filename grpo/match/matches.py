@@ -76,7 +76,7 @@ class PlayedGame:
 
 
 class MatchReport(Document):
-    """A match without its games, from the first player's side."""
+    """A match without its games; counts and scores are the first player's."""
 
     score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
