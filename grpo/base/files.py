@@ -260,7 +260,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder recursively; unlike `shutil.copytree`, raises the first error of `copy`, such as a full disk."""
+    """Copy a folder recursively; unlike `shutil.copytree`, raise the first error of `copy`."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -311,7 +311,7 @@ def append_line(path: Path, line: str) -> None:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(end)  # Removes the half line, which the next line would continue.
+                file.truncate(end)  # Removes the half line.
                 raise
 
 

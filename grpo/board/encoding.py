@@ -32,7 +32,7 @@ _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the board, mirrored top to bottom with colors swapped if Black is to move."""
+    """Return the board; if Black is to move, its mirror image with swapped colors."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 

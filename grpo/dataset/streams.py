@@ -48,7 +48,7 @@ _BEGINS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file; files sort by name, so their order is the same on every machine."""
+    """A file; files sort by name."""
 
     name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.

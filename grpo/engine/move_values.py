@@ -1,7 +1,7 @@
 """The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine.
 
-A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table
-computed once serves all of training.
+A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so they
+are computed once.
 
 A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`. Mate in n has
 the value 1 - band * (1 - 1/n); being mated in n has 1 minus this value.

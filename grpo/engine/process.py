@@ -15,13 +15,13 @@ from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU (perhaps no engine).
+START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; a healthy engine answers in milliseconds.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; a deep search may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
 _MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more on the busiest machine; a hung engine uses none.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # An engine's last output in a message: lines, characters per line.
+_MAX_WORDS: Final = (6, 200)  # Last output in a message: lines, characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
 _SECONDS_TO_EXIT: Final = 0.5  # Longest wait for an exit status after the output has ended.

@@ -1,9 +1,7 @@
 """Elo ladder: opponents (rungs) from a random mover to Stockfish, rated by games against each other, and a player's place on it.
 
-Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference. So
-errors add up: a rung's rating above the random mover has a wide interval, its gap to the next rung a narrow one.
-
-A pair score is the mean score of an opening's two games, in [0, 1].
+Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference (see
+`LADDER_NOTE`). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -203,7 +201,7 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return how many openings `place_on_ladder` uses at most."""
+    """Return the most openings that `place_on_ladder` uses."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size

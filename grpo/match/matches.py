@@ -102,7 +102,7 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Distinct openings, move numbers ignored: the sample size of deterministic players."""
+        """Number of distinct openings, the sample size of deterministic players; move numbers are ignored."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:

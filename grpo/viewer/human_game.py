@@ -18,7 +18,7 @@ class MoveError(PlainError, ValueError):
 
 
 class HumanGame:
-    """A game in progress. Each call ends with the opponent's answer: between calls the person is to move, or the game is over."""
+    """A game in progress: between calls the person is to move, or the game is over."""
 
     def __init__(
         self,
