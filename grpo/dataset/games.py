@@ -49,7 +49,7 @@ class Rejection:
 class Game:
     game_id: str  # Hash of players, date, site, start and moves; the same in every file.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game, from 0, in its file or unit of engine games; byte offset of a listed position's line.
+    offset: int  # Number of the game (from 0) in its file or unit; for a listed position, byte offset of its line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack; or the listed position.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
     is_label: tuple[bool, ...]  # Per board: whether the move may be imitated (random moves may not).

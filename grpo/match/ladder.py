@@ -251,7 +251,7 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
     Both players come from one call of `place_on_ladder`. The interval is valid after one part or two, and includes the errors of the rungs'
-    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them, against ratings from real results.
+    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them; the rungs keep their ratings.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
