@@ -56,7 +56,7 @@ MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
 def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
-    """Return a value that has this form. Raises ForeignError, which names `source`, a file or address."""
+    """Return a value of this form. Raises ForeignError, which names `source` (file or address)."""
     try:
         return form.validate_python(value)
     except ValidationError as error:
