@@ -211,10 +211,10 @@ def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tenso
     rows = (~has_reply).nonzero()[:, 0]
     can_reply = has_reply.index_put((rows,), _has_other_reply(sets.select(rows), is_check[rows]))
     is_mate = is_check & ~can_reply
-    return is_mate, ~is_mate & (~can_reply | _is_dead(sets) | (clock >= MAX_HALFMOVE_CLOCK))
+    return is_mate, ~is_mate & (~can_reply | _is_insufficient_material(sets) | (clock >= MAX_HALFMOVE_CLOCK))
 
 
-def _is_dead(sets: Sets) -> Tensor:
+def _is_insufficient_material(sets: Sets) -> Tensor:
     """Return `chess.Board.is_insufficient_material`, [N] bool."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]

@@ -63,8 +63,8 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
     board = chess.Board.empty()
     for square, code in enumerate(row[:64].tolist()):
         if code:
-            mine = code <= 6
-            board.set_piece_at(square, chess.Piece(code if mine else code - 6, mine))
+            is_mover = code <= 6
+            board.set_piece_at(square, chess.Piece(code if is_mover else code - 6, is_mover))
     for rook, has_right in zip(_CASTLING_ROOKS, row[CASTLING].tolist(), strict=True):
         if has_right:
             board.castling_rights |= rook
@@ -110,5 +110,5 @@ def position_key(board: chess.Board) -> str:
     return key_of_fen(mover_fen(board))
 
 
-def key_of_fen(mover_fen: str) -> str:
-    return " ".join(mover_fen.split(" ", 4)[:4])
+def key_of_fen(fen: str) -> str:
+    return " ".join(fen.split(" ", 4)[:4])
