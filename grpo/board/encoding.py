@@ -111,4 +111,5 @@ def position_key(board: chess.Board) -> str:
 
 
 def key_of_fen(fen: str) -> str:
+    """Return the `position_key` of a `mover_fen`."""
     return " ".join(fen.split(" ", 4)[:4])

@@ -1,7 +1,7 @@
 """Elo ladder: opponents (rungs) from a random mover to Stockfish, rated by games against each other, and a player's place on it.
 
-Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference (see
-`LADDER_NOTE`). A pair score is the mean score of an opening's two games, in [0, 1].
+Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference. A
+pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math

@@ -21,7 +21,7 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""`bestmove` of a player that resigns or has no position: the null move. UCI has no command for either."""
+"""`bestmove` of a player that resigns or has no position: the null move."""
 
 
 class UciEngine:

@@ -1,4 +1,4 @@
-"""A game of a person against a policy: moves in SAN or UCI, take-back, resignation, hints, PGN."""
+"""A game of a person against a policy."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
