@@ -23,7 +23,7 @@ _Form = TypeVar("_Form", bound=BaseModel)
 
 
 def write_document(path: Path, document: BaseModel) -> None:
-    """Write a document (a `Document`, or a `RootModel` if it is a list or a dict) as readable JSON."""
+    """Write a document (a `Document`, or a `RootModel` for a list or dict) as readable JSON."""
     write_json(path, document.model_dump(mode="json"))
 
 

@@ -20,7 +20,7 @@ class ForeignError(PlainError, ValueError):
     """Data from outside has a wrong form; the message names source and first fault."""
 
 
-def _inside(name: str) -> str:
+def _relative(name: str) -> str:
     if not name.isprintable() or "\\" in name or len(name) > _LONGEST_NAME or any(part in ("", ".", "..") for part in name.split("/")):
         raise ValueError("not a path inside a folder")
     return name
@@ -33,7 +33,7 @@ VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
 """Version of a pipeline step's output: first 24 hex digits of a hash."""
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 as hex."""
-FileName = Annotated[str, AfterValidator(_inside)]
+FileName = Annotated[str, AfterValidator(_relative)]
 """Relative path of a file inside its folder."""
 FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 """Relative path -> SHA-256."""
@@ -56,7 +56,7 @@ MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
 def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
-    """Return a value that has this form. Raises ForeignError, which names `source`, a file or address."""
+    """Return a value of this form. Raises ForeignError, which names `source` (file or address)."""
     try:
         return form.validate_python(value)
     except ValidationError as error:

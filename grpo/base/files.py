@@ -71,7 +71,7 @@ def _parse_json(data: bytes, source: object) -> Any:
 
 
 def parse_json_object(data: bytes, source: object) -> dict[str, Any]:
-    """Return a JSON object. Raises CorruptError, which names `source`, a file or address."""
+    """Return a JSON object. Raises CorruptError, which names `source`."""
     value = _parse_json(data, source)
     if not isinstance(value, dict):
         raise CorruptError(f"{source} is damaged: it is not a JSON object")
@@ -107,7 +107,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest without verifying other files. Raises CorruptError if the manifest is damaged."""
+    """Read a manifest without verifying other files. Raises CorruptError if the manifest is damaged."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -136,7 +136,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash that detects a change of the facts or, with `place`, a copy to another address."""
+    """Return a hash of the facts and, if given, of their address `place`, which detects a copy to another address."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -168,7 +168,7 @@ def explain_write_errors(target: Path) -> Iterator[None]:
 def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder that is synced and renamed to `target` if the block succeeds, and deleted if it raises.
 
-    Readers never see a partial `target`; an existing `target` stays. Raises StorageError if the disk refuses.
+    Readers never see a partial `target`; an existing `target` stays. Raises StorageError.
     """
     with explain_write_errors(target), _held_folder(target) as folder:
         yield folder
@@ -222,7 +222,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
 
     The file is never deleted, because a lock on a deleted file protects nothing.
 
-    `on_wait` gets the name of the process that has the lock. Raises StorageError if the file cannot be written.
+    `on_wait` gets the name of the process that has the lock. Raises StorageError.
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -260,7 +260,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder recursively; unlike `shutil.copytree`, raises the first error of `copy`, such as a full disk."""
+    """Copy a folder recursively; unlike `shutil.copytree`, raise the first error of `copy`."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -270,13 +270,13 @@ def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object]
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically and sync it to disk. Raises StorageError if the disk is full; the old file then stays."""
+    """Replace a file atomically and sync it to disk. Raises StorageError; the old file then stays."""
     with _written(path, content) as temporary:
         temporary.replace(path)
 
 
 def create_file(path: Path, content: bytes) -> bool:
-    """Create a file atomically and sync it to disk; return False if it exists. Raises StorageError if the disk is full."""
+    """Create a file atomically and sync it to disk; return False if it exists. Raises StorageError."""
     with _written(path, content) as temporary:
         try:
             path.hardlink_to(temporary)
@@ -299,7 +299,7 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file and sync it to disk; after a crash only the last line can be incomplete. A missing folder is created.
 
-    Raises StorageError if the disk is full; the file then is unchanged.
+    Raises StorageError; the file then is unchanged.
     """
     content = f"{line}\n".encode()
     with explain_write_errors(path):
@@ -311,7 +311,7 @@ def append_line(path: Path, line: str) -> None:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(end)  # Removes the half line, which the next line would continue.
+                file.truncate(end)  # Removes the half line.
                 raise
 
 

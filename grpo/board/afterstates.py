@@ -16,11 +16,11 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, 
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""A side's control of a square: 0 none; 1-6 one attacker, pawn to king; 7-12 several attackers, of which the least is a pawn to king."""
+"""A side's control of a square: 0 none; 1-6 one attacker, pawn to king; 7-12 several attackers, the least a pawn to king."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order; a move from or onto one of them ends the right."""
+"""Squares per castling right, in the encoding's order; a move from or onto such a square ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
@@ -57,11 +57,11 @@ class Sets:
 class Afterstates:
     """Changes that N moves make. A code [3, ...] is piece, our control, their control."""
 
-    board: Tensor  # [3, B, 64], codes of the boards before any move.
+    board: Tensor  # [3, B, 64], codes before any move.
     moves: Tensor  # [M], index of the move, ascending.
     squares: Tensor  # [M], square whose codes the move changes.
-    before: Tensor  # [3, M], the square's codes before the move.
-    after: Tensor  # [3, M], the square's codes after the move.
+    before: Tensor  # [3, M], codes before the move.
+    after: Tensor  # [3, M], codes after the move.
     features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 
@@ -211,10 +211,10 @@ def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tenso
     rows = (~has_reply).nonzero()[:, 0]
     can_reply = has_reply.index_put((rows,), _has_other_reply(sets.select(rows), is_check[rows]))
     is_mate = is_check & ~can_reply
-    return is_mate, ~is_mate & (~can_reply | _is_dead(sets) | (clock >= MAX_HALFMOVE_CLOCK))
+    return is_mate, ~is_mate & (~can_reply | _is_insufficient_material(sets) | (clock >= MAX_HALFMOVE_CLOCK))
 
 
-def _is_dead(sets: Sets) -> Tensor:
+def _is_insufficient_material(sets: Sets) -> Tensor:
     """Return `chess.Board.is_insufficient_material`, [N] bool."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]
@@ -282,5 +282,6 @@ def _on_lines(side: Tensor) -> Tensor:
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
+    """Return our pawns and knights that attack their king."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

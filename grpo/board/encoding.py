@@ -32,7 +32,7 @@ _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the board, mirrored if Black is to move."""
+    """Return the board; if Black is to move, its mirror image with swapped colors."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
@@ -63,8 +63,8 @@ def decode(row: NDArray[np.uint8]) -> chess.Board:
     board = chess.Board.empty()
     for square, code in enumerate(row[:64].tolist()):
         if code:
-            mine = code <= 6
-            board.set_piece_at(square, chess.Piece(code if mine else code - 6, mine))
+            is_mover = code <= 6
+            board.set_piece_at(square, chess.Piece(code if is_mover else code - 6, is_mover))
     for rook, has_right in zip(_CASTLING_ROOKS, row[CASTLING].tolist(), strict=True):
         if has_right:
             board.castling_rights |= rook
@@ -96,7 +96,7 @@ def mover_fen(board: chess.Board) -> str:
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of the `mover_view`."""
+    """Return the FEN of a FEN's `mover_view`."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen
@@ -110,5 +110,6 @@ def position_key(board: chess.Board) -> str:
     return key_of_fen(mover_fen(board))
 
 
-def key_of_fen(mover_fen: str) -> str:
-    return " ".join(mover_fen.split(" ", 4)[:4])
+def key_of_fen(fen: str) -> str:
+    """Return the `position_key` of a `mover_fen`."""
+    return " ".join(fen.split(" ", 4)[:4])

@@ -1,4 +1,4 @@
-"""Games of the engine against itself, varied by random openings, random moves and unequal node limits."""
+"""Games of the engine against itself, varied by random moves and node limits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Parsers of position lists (EPD or FEN, one a line) and of Lichess's puzzle table (CSV)."""
+"""Parsers of position lists (an EPD or FEN per line) and of Lichess's puzzle table (CSV)."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

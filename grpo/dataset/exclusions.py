@@ -17,7 +17,7 @@ _MAX_NAMED: Final = 20
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in the files. Raises SourceError for unreadable entries: they could leak into training."""
+    """Return the `position_key` of each position in the files. Raises SourceError for unreadable entries."""
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:

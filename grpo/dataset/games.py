@@ -49,10 +49,10 @@ class Rejection:
 class Game:
     game_id: str  # Hash of players, date, site, start and moves; the same in every file.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game, from 0, in its file or unit of engine games; byte offset of a listed position's line.
+    offset: int  # Number of the game (from 0) in its file or unit; for a listed position, byte offset of its line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack; or the listed position.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
-    is_label: tuple[bool, ...]  # Per board: whether the move may become a label (random moves may not).
+    is_label: tuple[bool, ...]  # Per board: whether the move may be imitated (random moves may not).
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None

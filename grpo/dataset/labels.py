@@ -17,7 +17,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
     A further position is no board of any split, and appears once, with the first game's move. Hashes of keys select the positions, so the
     order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
 
-    Raises ValueError if a game's move is not legal.
+    Raises ValueError for an illegal move.
     """
     of_boards = board_arrays(boards, split=Split.TRAIN)
     games = games.filter(pc.equal(games["split"], Split.TRAIN.value))

@@ -191,7 +191,6 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self._rejection
 
     def game(self, text: str) -> Game | Rejection:
-        """Return the game with this PGN text, or its rejection."""
         if self._rejection:
             return self._rejection
         if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):

@@ -34,7 +34,7 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return each split's fraction of games. Small splits get 1.5 times their share, because a shortage would delay the dataset."""
+    """Return each split's fraction of games. Small splits get 1.5 times their share, so that they do not fill last."""
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
     return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}

@@ -43,12 +43,12 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""Kind of content -> first bytes."""
+"""Kind of content -> pattern of its first bytes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file; files sort by name, so their order is the same on every machine."""
+    """A file; files sort by name."""
 
     name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
@@ -94,7 +94,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r); a longer one is cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r); a longer line is cut to `MAX_LINE` + 1 bytes."""
     offset = 0
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # One character a byte.
         while line := text.readline(MAX_LINE + 1):
@@ -241,7 +241,7 @@ def _plain_errors(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of reading, including those of web and hub libraries that fsspec lets through."""
+    """Return the classes of reading errors; fsspec lets those of web and hub libraries through."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

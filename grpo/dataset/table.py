@@ -139,7 +139,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
-    assert not column.null_count, "only held-out boards have values of the stronger search"
+    assert not column.null_count, "a board without values of the deeper search, which only held-out boards have"
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
     moves = zip(turns, rows["moves"].to_pylist(), strict=True)
     action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in ucis] for turn, ucis in moves])
@@ -147,7 +147,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
     values[is_legal] = column.flatten().to_numpy()
     played = np.array([ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
     is_played = (action_ids == played[:, None]) & is_legal
-    assert is_played.any(1).all(), "a label is one of its board's moves"
+    assert is_played.any(1).all(), "a label is not among its board's moves"
     return BoardArrays(
         encodings=encode_fens(fens),
         action_ids=action_ids,

@@ -46,7 +46,7 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Parse all output since `go`. Raises EngineError if no iteration is complete.
+    """Parse all output since `go`. Raises EngineError without a best move or a complete iteration.
 
     A complete iteration has a score for `num_lines` moves (default: the highest `multipv` rank).
     """

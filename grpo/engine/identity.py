@@ -36,7 +36,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return an engine's full path. Raises EngineMissingError if it is missing."""
+    """Return an engine's full path. Raises EngineMissingError."""
     full_path = shutil.which(path)
     if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")

@@ -1,7 +1,7 @@
 """The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine.
 
-A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so a table
-computed once serves all of training.
+A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so they
+are computed once.
 
 A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`. Mate in n has
 the value 1 - band * (1 - 1/n); being mated in n has 1 minus this value.
@@ -123,7 +123,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so no other move may score above a deep one. Only n - 1 scores are lower than "mated in n" (n - 1 to 1), so
+    Depth 1 misses the reply, so no other move may score above a deep one. Only "mated in n - 1" to "mated in 1" are below "mated in n":
     some moves may become equal.
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None

@@ -179,7 +179,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call is running. In a forked process, first leave the engines to the parent."""
+        """Assert that no other call runs. In a fork, first leave the engines to the parent."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}

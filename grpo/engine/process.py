@@ -15,13 +15,13 @@ from typing import Final
 
 from grpo.engine.answers import EngineError
 
-START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU (perhaps no engine).
+START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; a healthy engine answers in milliseconds.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; a deep search may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
 _MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more on the busiest machine; a hung engine uses none.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # An engine's last output in a message: lines, characters per line.
+_MAX_WORDS: Final = (6, 200)  # Last output in a message: lines, characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
 _SECONDS_TO_EXIT: Final = 0.5  # Longest wait for an exit status after the output has ended.
@@ -116,6 +116,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def seconds_left(self) -> float:
         """Return after how many seconds of further silence `raise_if_hung` must be called."""
+        # CPU time is read after half of the timeout, and again at its end.
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 

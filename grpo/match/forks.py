@@ -75,8 +75,8 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 
 
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # Only the parent reacts to a signal: it kills the forks when it ends.
+    for ignored in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ignored, signal.SIG_IGN)  # Only the parent reacts to a signal: it kills the forks when it ends.
     signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # A fork lacks the threads of the parent's pool.

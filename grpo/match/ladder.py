@@ -1,9 +1,7 @@
 """Elo ladder: opponents (rungs) from a random mover to Stockfish, rated by games against each other, and a player's place on it.
 
-Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference. So
-errors add up: a rung's rating above the random mover has a wide interval, its gap to the next rung a narrow one.
-
-A pair score is the mean score of an opening's two games, in [0, 1].
+Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference. A
+pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -128,7 +126,7 @@ _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
     "above": "; too strong for the ladder: even the highest rung loses too often, add nodes to evaluation.ladder_nodes",
-    "between": "; no score between 0.2 and 0.8: add a rung between these to evaluation.ladder_fractions or ladder_nodes",
+    "between": "; no score between 0.2 and 0.8: add a rung between the two rungs to evaluation.ladder_fractions or ladder_nodes",
 }
 
 
@@ -203,7 +201,7 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return how many openings `place_on_ladder` uses at most."""
+    """Return the most openings that `place_on_ladder` uses."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
@@ -242,7 +240,7 @@ def place_on_ladder(
             for play, results in zip(players, played, strict=True):
                 results[rung].append(play(ladder.rungs[rung], part))
         games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
-        placed = tuple(PlacedGames(probes=tuple(search), games=decisive, z=z) for search, decisive in zip(probes, games, strict=True))
+        placed = tuple(PlacedGames(probes=tuple(before), games=rated, z=z) for before, rated in zip(probes, games, strict=True))
         difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
@@ -253,10 +251,10 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
     Both players come from one call of `place_on_ladder`. The interval is valid after one part or two, and includes the errors of the rungs'
-    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them, against ratings from real results.
+    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them; the rungs keep their ratings.
     """
     rungs = [games.rung for games in first.games]
-    assert rungs == [games.rung for games in second.games], "placed together"
+    assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
     scores = [[games.result.pair_scores(adjudicated=adjudicated) for games in player.games] for player in (first, second)]
     rating = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
     return normal_interval(rating.elo, math.hypot(rating.standard_error, ladder.standard_error(rungs, rating.weights)), z=first.z)

@@ -76,7 +76,7 @@ class PlayedGame:
 
 
 class MatchReport(Document):
-    """A match without its games, from the first player's side."""
+    """A match without its games; counts and scores are the first player's."""
 
     score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
@@ -102,7 +102,7 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Distinct openings, move numbers ignored: the sample size of deterministic players."""
+        """Number of distinct openings, the sample size of deterministic players; move numbers are ignored."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:

@@ -60,8 +60,7 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
     """Return `count` openings drawn from a book without replacement, none in `exclude`, and add their keys to `exclude`.
 
-    The order depends only on the book's lines and `rng`. Raises OpeningsError if the book has too few, SourceError if a file cannot be read
-    or is no list of positions.
+    The order depends only on the book's lines and `rng`. Raises OpeningsError if the book has too few, SourceError for an unusable file.
     """
     texts: set[bytes] = set()
     for file in book_files(book):
@@ -88,7 +87,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
 
 def book_files(book: str) -> list[SourceFile]:
-    """Return the files that `evaluation.opening_book` matches. Raises SourceError if none matches or one is no list of positions."""
+    """Return a book's files. Raises SourceError if there is none or one is no list of positions."""
     files = find_files([book])
     for file in files:
         if file.kind != FileKind.POSITIONS:

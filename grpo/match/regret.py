@@ -1,8 +1,7 @@
 """Held-out regret: the value that a policy's moves lose, under a deeper search than the reward's.
 
-Regret, the cheapest measure of strength, screens checkpoints; games decide. Q is a move's value, p its probability at sampling temperature
-1 (T = 1). A board's regret is max Q - sum p Q for sampled moves, or max Q - Q(most likely move). Policies are compared board by board,
-because most variance lies between boards.
+Q is a move's value, p its probability at sampling temperature 1 (T = 1). A board's regret is max Q - sum p Q for sampled moves, or max Q -
+Q(most likely move). Policies are compared board by board, because most variance lies between boards.
 """
 
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     """Halve the candidates until one is left.
 
     Args:
-        candidates: Steps of checkpoints, at least one; of ties the earlier in the list stays.
+        candidates: Steps of checkpoints, at least one; of tied candidates the earlier stays.
         play: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
     """
     remaining = list(candidates)

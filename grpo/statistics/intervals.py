@@ -159,9 +159,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def between_runs(values: Sequence[float]) -> Estimate | None:
-    """Return the runs' mean m with its 95 % interval, m +- t s / sqrt(n); None for fewer than two runs.
-
-    The interval includes the seed's effect. s is the sample standard deviation, t Student's 97.5 % quantile (n - 1 degrees of freedom).
+    """Return the runs' mean with Student's 95 % interval, which includes the seed's effect; None for fewer than two runs.
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)

@@ -2,8 +2,8 @@
 
 Regret is the value that a policy's best move loses on a board. A board's change is the candidate's regret minus the initial policy's (the
 policy before GRPO); pairing by board cancels the boards' difficulty. A phase blocks if its mean change is *shown* to exceed the tolerance
-(one-sided 2.5 %, Holm over the phases). So noise blocks at most one in forty candidates within the tolerance; three standard errors beyond
-the tolerance, hardly any candidate passes.
+(one-sided 2.5 %, Holm over the phases). So noise blocks at most one in forty candidates within the tolerance; a change three standard
+errors beyond the tolerance hardly ever passes.
 """
 
 import math

@@ -29,8 +29,6 @@ class MoveFinder(Protocol):
 
 
 class PolicyMoveFinder:
-    """Uses a policy that gives every legal move a probability."""
-
     def __init__(self, policy: MovePolicy) -> None:
         self._policy = policy
 

@@ -1,7 +1,7 @@
 """UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
 
-One thread suffices, because a search takes a few milliseconds. `go infinite` and `go ponder` compute at once and hold the
-move until `stop` (or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
+One thread suffices, because a search takes a few milliseconds. `go infinite` and `go ponder` compute at once and hold the move until `stop`
+(or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +21,7 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""`bestmove` of a player that resigns or has no position: the null move. UCI has no command for either."""
+"""`bestmove` of a player that resigns or has no position: the null move."""
 
 
 class UciEngine:

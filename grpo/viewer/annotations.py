@@ -43,7 +43,7 @@ def round_number(index: int) -> str:
 
 
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
-    """Return index -> annotated game, for games worth looking at; every legal move is searched to `depth` plies.
+    """Return index -> annotated game for the highlights; every legal move is searched to `depth` plies.
 
     `pool` needs `move_values.engine_options()`. Raises EngineError if several searches in a row fail; after a single failure a position has
     no scores.

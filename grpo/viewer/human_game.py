@@ -1,4 +1,4 @@
-"""A game of a person against a policy: moves in SAN or UCI, take-back, resignation, hints, PGN."""
+"""A game of a person against a policy."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ class MoveError(PlainError, ValueError):
 
 
 class HumanGame:
-    """A game in progress. Each call ends with the opponent's answer: between calls the person is to move, or the game is over."""
+    """A game in progress: between calls the person is to move, or the game is over."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import chess.svg
 from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
-# A step's version does not depend on these files, so a new page does not make a run play its games again.
+# These files are not part of a step's version, so a new page repeats no games.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _DIGITS: Final = 4

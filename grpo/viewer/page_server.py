@@ -28,7 +28,7 @@ class PlayServer(ThreadingHTTPServer):
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
         self.game = new_game(None)
-        self.lock = threading.Lock()  # A browser opens several connections, and all change one game.
+        self.lock = threading.Lock()  # A browser opens several connections to the one game.
         self.token = secrets.token_urlsafe(16)
         self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
 

@@ -1,4 +1,4 @@
-"""PGN export of matches: players, opening, results, end and moves of every game."""
+"""PGN export of matches."""
 
 import re
 import textwrap
