@@ -71,7 +71,6 @@ class DatasetReport:
 
     @property
     def failed(self) -> list[tuple[str, CheckResult]]:
-        """Suite and result of each failed check."""
         return [(name, result) for name, results in self.suites.items() for result in results if not result.is_met]
 
     @property

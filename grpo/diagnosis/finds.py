@@ -30,7 +30,7 @@ _KL_BY_SCORING: Final = 0.5
 _FAR: Final = 0.8  # KL to the reference that is too far, in nats per move or token.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is too far, in nats; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Fewest rows, and fewest steps, that show a flat reward; half as many rows if `reward_std` is known.
+_FEWEST_FOR_FLAT: Final = 100  # Fewest rows and steps that show a flat reward; half as many rows if `reward_std` is known.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
 _FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if a single reward's is unknown.
 _NOTHING: Final = 0.03  # A certain rise of at most this many standard deviations of a single reward is flat too.
@@ -443,7 +443,7 @@ def flat_reward(run: Assessment) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
+        least = nothing = _NOTHING * deviation / 3  # A gain has less noise.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None

@@ -3,8 +3,8 @@
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state.
 
 With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
-one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s). It is compared with the rewards of the board's
-other trajectories at the same ply.
+one board, also the opponent's replies; a reward is the move's change of value, Q(s, a) - max Q(s). It is compared with the rewards of the
+board's other trajectories at the same ply.
 """
 
 import math
