@@ -16,8 +16,8 @@ from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest change of reward that matters, in standard deviations of a single reward."""
-_NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
-"""The same if that deviation is unknown: the larger of standard deviations of the rows and fraction of the reward."""
+_NOTED_IN_NOISE: Final = 1.0  # Without that deviation: in standard deviations of the rows; the larger of the two counts.
+_NOTED_OF_LEVEL: Final = 0.03  # Without that deviation: as a fraction of the reward.
 _SOLVED: Final = 0.9  # Reward at which little is left to learn, as a fraction of the largest reward.
 _SOLVED_BY_RISE: Final = 1.2  # Rise at which little is left to learn, in standard deviations of a single reward.
 _LEFT: Final = 0.25  # Regret at which little is left to learn, as a fraction of the first regret.
@@ -79,7 +79,7 @@ class Assessment:
             return math.inf
         if self.deviation is None:
             return max(_NOTED_IN_NOISE * self.trend.noise, _NOTED_OF_LEVEL * max(abs(self.trend.start), abs(self.trend.end)))
-        # A gain has less noise, because it does not change with the states.
+        # A gain has less noise.
         return NOTED * self.deviation / (10 if "gain" in self.history.series else 1)
 
     @cached_property

@@ -20,8 +20,8 @@ _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE, _REGULAR = 0.5, 0.9
-"""Fraction of finite cells of a column that is logged in every row; fraction of equal distances if at an interval."""
+_DENSE: Final = 0.5  # Least fraction of finite cells of a column that is logged in every row.
+_REGULAR: Final = 0.9  # Least fraction of equal distances of a column that is logged at an interval.
 _SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
 _RESUMES: Final = 20  # Most resumed runs that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
