@@ -57,7 +57,7 @@ class BoardsConfig(Section):
     num_validation: Count = 900
     """Validation boards, which choose the weights of imitation."""
     num_heldout: Count = 450
-    """Held-out boards on which regret is measured, with deeper search (`evaluation.heldout_depth`)."""
+    """Held-out boards for measuring regret (the value that moves lose) by deeper search (`evaluation.heldout_depth`)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
     eight to this depth. The best move is as good as with all moves at this depth, in less than half the time (docs/results.md)."""
@@ -199,15 +199,18 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _over_kind(cls, given: Any) -> Any:
-        """Override the defaults of the policy's kind, and of each type of task, with the given keys."""
+    def _with_defaults(cls, given: Any) -> Any:
+        """Override the defaults of the policy's kind, and of each type of task, with the given keys.
+
+        Without this, a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig`.
+        """
         if not isinstance(given, dict) or not isinstance(policy := given.get("policy", {}), dict):
-            return given  # For pydantic to refuse.
+            return given  # Pydantic refuses these settings.
         kind = KINDS.get(str(policy.get("kind", NETWORK)))
-        below = {"resources": ResourcesConfig().model_dump(), **(kind.defaults if kind is not None else {})}
-        if not all(isinstance(given.get(name, {}), dict) for name in below):
+        sections = {"resources": ResourcesConfig().model_dump(), **(kind.defaults if kind is not None else {})}
+        if not all(isinstance(given.get(name, {}), dict) for name in sections):
             return given
-        return {**given, **{name: _laid_over(dict(defaults), given.get(name, {})) for name, defaults in below.items()}}
+        return {**given, **{name: _merged(dict(defaults), given.get(name, {})) for name, defaults in sections.items()}}
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -255,13 +258,13 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """
-    return _given({"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text), seen=())
+    return _resolved({"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text), seen=())
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
     """Return settings with keys overridden. Raises ConfigError with one line per bad key."""
     try:
-        return Settings.model_validate(_laid_over(dict(base), dict(given)))
+        return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
         # Pydantic reports a tuple with a bad item twice, the second time as too short.
@@ -271,9 +274,9 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
         ) from None
 
 
-def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Return the shipped preset below all files that the keys are based on, and the files' and given keys over the preset."""
-    preset = str(given.pop("preset", DEFAULT_PRESET))
+def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Follow the key `preset` from file to file. Return the shipped preset at the end, and all keys that override it."""
+    preset, given = str(keys.get("preset", DEFAULT_PRESET)), {key: value for key, value in keys.items() if key != "preset"}
     if preset in seen:
         raise ConfigError(f"settings: preset = {preset!r} is based on itself, through {' and '.join(seen)}")
     if preset in preset_names():
@@ -286,8 +289,8 @@ def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str,
         text = Path(preset).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: the file is no text, or its name is impossible.
         raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or a TOML file") from None
-    shipped, below = _given(_parse(text, where=f"{preset} is "), (*seen, preset))
-    return shipped, _laid_over(below, given)
+    shipped, base = _resolved(_parse(text, where=f"{preset} is "), (*seen, preset))
+    return shipped, _merged(base, given)
 
 
 def _parse(text: str, *, where: str = "") -> dict[str, Any]:
@@ -295,28 +298,29 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f'settings: {where}not readable: {_in_words(text, error)}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
+            f"settings: {where}not readable: {_error_text(text, error)}; write TOML such as\n"
+            '  preset = "smoke"\n  grpo.learning_rate = 1e-3'
         ) from None
     return dict(given)
 
 
-def _in_words(text: str, error: Exception) -> str:
-    """Return an error with the line that it names; for text without quotes, the correct line."""
+def _error_text(text: str, error: Exception) -> str:
+    """Return the error's message and the line that it names; for a value without quotes, the correct line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:
         return words
     line = lines[min(int(number[1]), len(lines)) - 1].strip()
     if bare := re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line):
-        words = f"text needs quotes, and in a shell all of it needs quotes: '{bare[1]} = \"{bare[2]}\"'"
+        words = f"text needs double quotes; in a shell, put single quotes around the setting: '{bare[1]} = \"{bare[2]}\"'"
     return f"{words} (line {number[1]}: {line})"
 
 
-def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
-        below = merged.get(key)
-        merged[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -335,7 +339,7 @@ def _explain(problem: Any) -> str:
         for part in problem["loc"][:-1]:
             section = section_of(section.model_fields[str(part)].annotation) or section
         word = str(problem["loc"][-1])
-        return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
+        return f"settings: unknown key {where}; {_other_sections(word)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
     if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # The list is too short.
@@ -346,8 +350,7 @@ def _explain(problem: Any) -> str:
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
 
 
-def _elsewhere(word: str) -> str:
-    """Return a note about other sections' keys of this name, or ""."""
+def _other_sections(word: str) -> str:
     names = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
     return f"it belongs to another section: {', '.join(names)}; " if names else ""
 
@@ -355,5 +358,5 @@ def _elsewhere(word: str) -> str:
 def _all_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
-        if below := section_of(field.annotation):
-            yield from _all_keys(below, f"{prefix}{name}.")
+        if inner := section_of(field.annotation):
+            yield from _all_keys(inner, f"{prefix}{name}.")
