@@ -85,7 +85,6 @@ class DatasetReport:
         return f"{len(self.failed)} of {self.num_checks} checks failed: {names}"
 
     def as_text(self) -> str:
-        """Return the verdict, then each failed check with examples and remedy."""
         lines = [self.verdict]
         for _, result in self.failed:
             lines += [

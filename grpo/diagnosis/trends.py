@@ -16,7 +16,7 @@ Flags = NDArray[np.bool_]
 SURE: Final = 4.0
 """Standard errors of a change that is certain; high, because `trend_of` takes the largest of three changes."""
 SURE_FROM_BEST: Final = 4.5
-"""The same for a fall from the highest of ten parts, which is high by chance too."""
+"""Standard errors of a certain fall from the highest of ten parts; the highest is high by chance too."""
 _FEW: Final = 15  # Fewer rows do not show the noise's correlation, so their ranks are tested.
 _RANKED: Final = (0.02, 0.005)  # Largest p-value of a rank correlation that counts: below ten rows, from ten on.
 _MOST_ALIKE: Final = 0.97  # Largest correlation of neighbors that the tests assume.

@@ -55,15 +55,15 @@ class BoardsConfig(Section):
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
-    """Validation boards, which choose the weights of imitation."""
+    """Validation boards; imitation keeps the weights of the lowest loss on these boards."""
     num_heldout: Count = 450
     """Held-out boards for measuring regret (the value that moves lose) by deeper search (`evaluation.heldout_depth`)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
     eight to this depth. The best move is as good as with all moves at this depth, in less than half the time (docs/results.md)."""
     max_per_game_and_phase: Count = 4
-    """Maximum boards of a phase per game, so long games do not dominate. A lower maximum needs more games, whose other
-    positions can also be imitated (`pretrain.max_positions`)."""
+    """Maximum boards of a phase per game, so long games do not dominate. A lower maximum needs more games, whose other positions
+    can also be imitated (`pretrain.max_positions`)."""
     exclude: Names = ()
     """Files with positions (openings, puzzles, test suites) that the dataset leaves out, with their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
@@ -124,16 +124,16 @@ class EvaluationConfig(Section):
     """A game of this many plies is a draw; reports count such draws separately."""
 
     ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
-    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and this fraction of random moves, falling from 1."""
+    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these fractions of random moves, which fall from 1."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
-    """Upper rungs: Stockfish with this many nodes per move, rising."""
+    """Upper rungs: Stockfish with these rising numbers of nodes per move."""
     num_calibration_pairs: Count = 12
     """Openings that each rung plays with both colors against each of the two rungs below."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference; both parts give the difference to +-18 Elo. The baseline is half a part."""
+    first shows no difference; both parts give the difference to +-18 Elo. The baseline plays half a part."""
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
@@ -262,7 +262,7 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return settings with keys overridden. Raises ConfigError with one line per bad key."""
+    """Return `base` with `given` keys in it. Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:

@@ -30,7 +30,7 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Most states in one forward pass; limits memory, does not change the result."""
+"""Maximum states in one forward pass; limits memory, does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
 """`grpo.precision` -> largest |ln ratio| by rounding.
 
@@ -64,7 +64,7 @@ class NetworkProblem:
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return a step's states, those of the dataset first; `policy` plays a new round of self-play if one is due."""
+        """Return the dataset's states, then self-play's; `policy` plays a new round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
@@ -125,7 +125,7 @@ class Sampler:
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
-        """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
+        """Return the policy's distribution on the CPU."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
         distributions = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
         joint = joined([on_device(distribution, torch.device("cpu")) for distribution in distributions])
