@@ -70,7 +70,7 @@ class BoardsConfig(Section):
     """Independent parts of the dataset. Another number makes another dataset."""
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         for name in ("num_train", "num_validation", "num_heldout"):
             if getattr(self, name) % len(PHASES):
                 raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that all phases have equally many boards")
@@ -136,7 +136,7 @@ class EvaluationConfig(Section):
     first shows no difference; both parts give the difference to +-18 Elo. The baseline plays half a part."""
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         if self.ladder_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.ladder_fractions)):
             raise ValueError(
                 "ladder_fractions must start at 1.0 (the random mover, rating 0) and fall, because each rung is stronger than the last"
@@ -213,7 +213,7 @@ class Settings(Section):
         return {**given, **{name: _merged(dict(defaults), given.get(name, {})) for name, defaults in sections.items()}}
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         for address in (*self.boards.files, *self.boards.exclude, self.evaluation.opening_book):
             refuse_secret(address)
         kind, rate = KINDS[self.policy.kind], self.pretrain.learning_rate if self.pretrain.num_steps else None
@@ -267,7 +267,7 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
-        # Pydantic reports a tuple with a bad item twice, the second time as too short.
+        # Pydantic reports a tuple with a bad item twice, the second time as too short; a contradiction of sections has the place ().
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
