@@ -16,8 +16,8 @@ from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest change of reward that matters, in standard deviations of a single reward."""
-_NOTED_IN_NOISE: Final = 1.0  # Without that deviation: in standard deviations of the rows; the larger of the two counts.
-_NOTED_OF_LEVEL: Final = 0.03  # Without that deviation: as a fraction of the reward.
+_NOTED_IN_NOISE: Final = 1.0  # If that deviation is unknown: smallest change in standard deviations of the rows.
+_NOTED_OF_LEVEL: Final = 0.03  # If that deviation is unknown: smallest change as a fraction of the reward; the larger of the two counts.
 _SOLVED: Final = 0.9  # Little is left to learn from this fraction of the largest reward on.
 _SOLVED_BY_RISE: Final = 1.2  # Or from this rise on, in standard deviations of a single reward.
 _LEFT: Final = 0.25  # Or below this fraction of the first regret.

@@ -30,7 +30,7 @@ _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether a setting is one of these, or is in one of these sections.
+    """Return whether a setting is one of these or within one of these sections.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)

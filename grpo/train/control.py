@@ -82,7 +82,7 @@ class Controller:
 class EntropyTargetController(Controller):
     """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
 
-    The clamped coefficient is itself the sum of the errors. So it leaves a bound at the first error of the other sign.
+    The clamped ln(coefficient) is itself the sum of the errors, so it leaves a bound at the first error of the other sign.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:

@@ -34,7 +34,7 @@ MAX_STATES_PER_FORWARD: Final = 4_096
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
 """`grpo.precision` -> largest |ln ratio| by rounding.
 
-Another batch shape causes 1e-6 in float32, 1e-2 in bfloat16; a real fault, T = 1.3 in the sampler and 1 in the loss, causes 0.1.
+Another batch shape causes 1e-6 in float32, 1e-2 in bfloat16; a real fault, T = 1.3 in the sampler and 1 in the loss, causes 0.1 or more.
 """
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
