@@ -71,7 +71,6 @@ class DatasetReport:
 
     @property
     def failed(self) -> list[tuple[str, CheckResult]]:
-        """Suite and result of each failed check."""
         return [(name, result) for name, results in self.suites.items() for result in results if not result.is_met]
 
     @property
@@ -86,7 +85,6 @@ class DatasetReport:
         return f"{len(self.failed)} of {self.num_checks} checks failed: {names}"
 
     def as_text(self) -> str:
-        """Return the verdict, then each failed check with examples and remedy."""
         lines = [self.verdict]
         for _, result in self.failed:
             lines += [

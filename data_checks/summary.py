@@ -20,39 +20,39 @@ _LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mapping[str, Mapping[str, int]]) -> str:
     """Return verdict and counts as Markdown, at most about 5,000 characters; `cells` is phase -> split -> number of boards."""
     lines = [
-        f"**{_plain(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(dataset)}",
+        f"**{_escaped(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(dataset)}",
         "",
         f"| phase | found | used | {' | '.join(Split)} |",
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
-        *(f"| {phase} | {' | '.join(f'{count:,}' for count in _counts(dataset, phase, cells))} |" for phase in PHASES),
+        *(f"| {phase} | {' | '.join(f'{count:,}' for count in _phase_counts(dataset, phase, cells))} |" for phase in PHASES),
         "",
         # The table has the splits.
-        *(f"- {title}: {_plain(_listed(counts))}" for title, counts in _countings(dataset)[1:] if counts),
+        *(f"- {title}: {_escaped(_listed(counts))}" for title, counts in _tallies(dataset)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"
 
 
 def summary_text(dataset: JoinedBoards) -> str:
-    return "\n".join([_size(dataset), *(f"{title}: {_listed(counts)}" for title, counts in _countings(dataset) if counts)])
+    return "\n".join([_size(dataset), *(f"{title}: {_listed(counts)}" for title, counts in _tallies(dataset) if counts)])
 
 
-def _counts(dataset: JoinedBoards, phase: str, cells: Mapping[str, Mapping[str, int]]) -> list[int]:
-    return [dataset.natural_phases[phase], dataset.phases[phase], *cells[phase].values()]
+def _phase_counts(dataset: JoinedBoards, phase: str, cells: Mapping[str, Mapping[str, int]]) -> list[int]:
+    return [dataset.natural_phases[phase], dataset.phases[phase], *(cells[phase][split] for split in Split)]
 
 
 def _size(dataset: JoinedBoards) -> str:
     return (
-        f"{dataset.rows:,} boards from {dataset.used_games:,} games and listed positions, of {dataset.games:,} usable ones;"
-        f" {sum(dataset.rejected.values()):,} were rejected, {dataset.duplicates:,} repeated positions were left out."
+        f"{dataset.rows:,} boards from {dataset.used_games:,} of {dataset.games:,} usable games and listed positions;"
+        f" {sum(dataset.rejected.values()):,} games were rejected, {dataset.duplicates:,} repeated positions were left out."
     )
 
 
-def _countings(dataset: JoinedBoards) -> list[tuple[str, Mapping[str, int]]]:
+def _tallies(dataset: JoinedBoards) -> list[tuple[str, Mapping[str, int]]]:
     return [
         ("Splits", {split.value: dataset.splits.get(split, 0) for split in Split}),
         ("Boards from", {_SOURCES.get(name, name): count for name, count in dataset.sources.items()}),
         ("Labeled with", {_LABELS.get(name, name): count for name, count in dataset.labels.items()}),
-        ("Missing, of those wanted", dataset.missing),
+        ("Wanted but missing", dataset.missing),
         ("Games rejected", dataset.rejected),
         ("Positions left out", dataset.left_out),
     ]
@@ -66,7 +66,7 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(shown) + (f" and {others:,} more" if others else "")
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return the text on one line, escaped for Markdown."""
     # Quotes stay, because their escape `&#x27;` has a "#", which the next line would escape again.
     text = html.escape(" ".join(text.split()), quote=False)

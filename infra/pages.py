@@ -27,7 +27,8 @@ meanings. [Language models](language.md#defaults) have other defaults. Facts of 
 _METRICS: Final = f"""# Metrics
 
 {PRINTED} A row also stands for the same metric by phase, term, pair of
-terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`).
+terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`). Deeper
+search: at `evaluation.heldout_depth`.
 """
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"

@@ -28,7 +28,7 @@ _BRITISH: Final = re.compile(
     re.IGNORECASE,
 )
 _LONGEST: Final = 30
-"""Most words of a sentence in a message or page. Colons and semicolons end a sentence too."""
+"""Maximum words of a sentence in a message or page. Colons and semicolons end a sentence too."""
 _END: Final = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+|\n\s*\n|\n\s*(?=[-*|#>]|\d+\. )|\s\|\s|<br>")
 """Ends of sentences, paragraphs, list entries and table cells."""
 _NO_PROSE: Final = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)|^ {4}.*$|https?://\S+", re.DOTALL | re.MULTILINE)
@@ -48,11 +48,9 @@ def main() -> None:
 
 
 def breaches(name: str, text: str) -> Breaches:
-    """Yield what breaks a rule in a file; strings in tests are data and not messages.
+    """Yield what breaks a rule in a file's text. `name` is the path below the repository's root.
 
-    Args:
-        name: Path below the repository's root; its suffix says whether the text is Markdown or Python.
-        text: The file's text.
+    Files that end in `.md` are pages, others Python. Strings in tests are data and not messages.
     """
     yield from _in_page(text) if name.endswith(".md") else _in_module(text, has_messages=not name.startswith("tests/"))
 

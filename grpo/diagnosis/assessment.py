@@ -16,11 +16,11 @@ from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest change of reward that matters, in standard deviations of a single reward."""
-_NOTED_IN_NOISE, _NOTED_OF_LEVEL = 1.0, 0.03
-"""The same if that deviation is unknown: the larger of standard deviations of the rows and fraction of the reward."""
-_SOLVED: Final = 0.9  # Reward at which little is left to learn, as a fraction of the largest reward.
-_SOLVED_BY_RISE: Final = 1.2  # Rise at which little is left to learn, in standard deviations of a single reward.
-_LEFT: Final = 0.25  # Regret at which little is left to learn, as a fraction of the first regret.
+_NOTED_IN_NOISE: Final = 1.0  # If that deviation is unknown: smallest change in standard deviations of the rows.
+_NOTED_OF_LEVEL: Final = 0.03  # If that deviation is unknown: smallest change as a fraction of the reward; the larger of the two counts.
+_SOLVED: Final = 0.9  # Little is left to learn from this fraction of the largest reward on.
+_SOLVED_BY_RISE: Final = 1.2  # Or from this rise on, in standard deviations of a single reward.
+_LEFT: Final = 0.25  # Or below this fraction of the first regret.
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Assessment:
             return math.inf
         if self.deviation is None:
             return max(_NOTED_IN_NOISE * self.trend.noise, _NOTED_OF_LEVEL * max(abs(self.trend.start), abs(self.trend.end)))
-        # A gain has less noise, because it does not change with the states.
+        # A gain has less noise.
         return NOTED * self.deviation / (10 if "gain" in self.history.series else 1)
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from grpo.base.errors import PlainError
@@ -17,12 +18,12 @@ HEALTHY: Final = "healthy"
 FINDINGS: Final = "findings"
 NOT_JUDGED: Final = "not judged"
 NOT_SHOWN: Final = "nothing found"
-_LEAST: Final = {
+_NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
 """A run is judged only if its history has one quantity of each group."""
-_LEAST_ROWS: Final = 10
+_MIN_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
 
@@ -32,19 +33,19 @@ class NotLearnableError(PlainError, RuntimeError):
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
     """Return the diagnosis of a run's history. With `settings` the advice shows the run's values beside the defaults."""
-    run, faults, unclear = Assessment(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
+    run, faults, not_judged = Assessment(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
             continue
         if missing := check.missing(history):
-            unclear.append(f"{check.name} (no {missing})")
+            not_judged.append(f"{check.name} (no {missing})")
         elif isinstance(answer := check.finds(run), Evidence):
             faults.append((check, answer))
         elif isinstance(answer, Unclear):
-            unclear.append(f"{check.name} ({answer.reason})")
-    unknown = _unknown(history)
-    verdict = NOT_JUDGED if unknown else HEALTHY if run.rises or run.is_high else NOT_SHOWN
-    words = f"{verdict}: {unknown}" if unknown else verdict
+            not_judged.append(f"{check.name} ({answer.reason})")
+    lack = _lack(history)
+    verdict = NOT_JUDGED if lack else HEALTHY if run.rises or run.is_high else NOT_SHOWN  # A reward near its maximum cannot rise.
+    words = f"{verdict}: {lack}" if lack else verdict
     if verdict == NOT_SHOWN:
         words = f"{verdict}; the reward is not shown to rise in {history.num_rows:,} rows"
     findings = [
@@ -59,7 +60,7 @@ def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
         )
         for check, evidence in sorted(faults, key=lambda fault: fault[1].begin)
     ]
-    return Diagnosis(findings=_in_order(findings), verdict=FINDINGS if faults else verdict, words=words, not_judged=tuple(unclear))
+    return Diagnosis(findings=_in_order(findings), verdict=FINDINGS if faults else verdict, words=words, not_judged=tuple(not_judged))
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
@@ -92,23 +93,17 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(ordered)
 
 
-def _unknown(history: History) -> str:
+def _lack(history: History) -> str:
     """Return the reason why the history cannot be judged, or ""."""
-    missing = [group for group, names in _LEAST.items() if not any(name in history.series for name in names)]
+    missing = [group for group, names in _NEEDED.items() if not any(name in history.series for name in names)]
     if missing:
         return f"no column is known for {' and for '.join(missing)}"
-    rows = min(max(len(history.series[name]) for name in names if name in history.series) for names in _LEAST.values())
-    return "" if rows >= _LEAST_ROWS else f"{rows} rows are too few"
+    rows = min(max(len(history.series[name]) for name in names if name in history.series) for names in _NEEDED.values())
+    return "" if rows >= _MIN_ROWS else f"{rows} rows are too few"
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return the diagnosis of the first rollout, before its update.
-
-    Args:
-        metrics: Metrics of the first rollout.
-        step: Number of the step that makes this rollout.
-        limits: `critical_entropy`, in nats.
-    """
+    """Return the diagnosis of the first rollout, which `step` will make, before its update. `limits`: `critical_entropy`, in nats."""
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)
@@ -147,9 +142,7 @@ class Watch:
 
     def diagnosis(self) -> Diagnosis:
         """Return the diagnosis of all records so far, with all findings that `observe` returned."""
-        self._history.when = When.END
-        diagnosis = diagnose(self._history, self._settings)
-        self._history.when = When.DURING
+        diagnosis = diagnose(replace(self._history, when=When.END), self._settings)
         earlier = [finding for name, finding in self._reported.items() if name not in diagnosis.names]
         findings = _in_order((*diagnosis.findings, *earlier))
         return diagnosis.model_copy(update={"findings": findings, "verdict": FINDINGS if earlier else diagnosis.verdict})

@@ -75,8 +75,9 @@ def dialect_of(columns: Iterable[str]) -> Dialect:
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
     """Return a column's meaning in this dialect, or None. If another trainer's lacks the name, return the first known meaning."""
-    if dialect.name == OURS or (own := dialect.meaning(column)) is not None:
-        return dialect.meaning(column) if dialect.name == OURS else own
+    own = dialect.meaning(column)
+    if own is not None or dialect.name == OURS:
+        return own
     return next((meaning for other in DIALECTS if (meaning := other.meaning(column)) is not None), None)
 
 

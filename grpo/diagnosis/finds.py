@@ -26,13 +26,13 @@ _KL_OF_UPDATES: Final = 0.05
 _KL_GROWS: Final = 0.3
 """Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""Nats that other scoring can explain (temperature 1.3 against 1.0: 0.05); more is another model."""
+"""Nats that different scoring can explain (0.05 by temperature 1.3 for 1.0); a larger KL is another model's."""
 _FAR: Final = 0.8  # KL to the reference that is too far, in nats per move or token.
-_FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
+_FAR_FOR_ANSWERS: Final = 50.0  # Too far in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is too far, in nats; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Fewest rows, and fewest steps, that show a flat reward; half as many rows if `reward_std` is known.
+_FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows, and of steps, that show a flat reward; half the rows if `reward_std` is known.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
-_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if a single reward's is unknown.
+_FLAT_IN_NOISE: Final = 1.5  # Largest rise of a flat reward, in standard deviations of the rows, if a single reward's is unknown.
 _NOTHING: Final = 0.03  # A certain rise of at most this many standard deviations of a single reward is flat too.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
 """Quantity, value if sampler and trainer agree, and largest difference that is still agreement."""
@@ -43,11 +43,11 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, factor over the rows around, and least absolute value (100-fold per answer) of an extreme row."""
+"""Quantity, factor over the rows around, and least absolute value of an extreme row; 100-fold if the unit is per answer."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
 """Quantity, least absolute value of its end, and factor over its first rows."""
 _WORSE: Final = 0.12  # Relative loss of a held-out measure that matters.
-_WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
+_WORSE_OF_FEW: Final = 0.3  # Relative loss that matters with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
 
 
@@ -443,7 +443,7 @@ def flat_reward(run: Assessment) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
+        least = nothing = _NOTHING * deviation / 3  # A gain has less noise.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None

@@ -20,10 +20,10 @@ _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE, _REGULAR = 0.5, 0.9
-"""Fraction of finite cells of a column that is logged in every row; fraction of equal distances if at an interval."""
+_DENSE: Final = 0.5  # Minimum fraction of finite cells in a column that is logged in every row.
+_REGULAR: Final = 0.9  # Minimum fraction of equal gaps in a column that is logged at an interval.
 _SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
-_RESUMES: Final = 20  # Most resumed runs that may have appended to a log.
+_RESUMES: Final = 20  # Maximum number of resumed runs that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
 
@@ -107,7 +107,7 @@ class History:
     def add_record(self, record: Record) -> None:
         for event in record.events:
             self.events.setdefault(event.name, []).append(record.step)
-        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted as in a file, so a resumed run reads equal columns.
+        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted like a file's columns: a resumed run reads a file.
 
     def add(self, step: float, row: Mapping[str, float]) -> None:
         """Add a row: column -> value. If two columns have the same quantity, the column that came first counts."""
@@ -199,6 +199,7 @@ class History:
         if not finite.any() or quantity in self.series:
             return
         values, problem = meaning.sign * cells[finite], ""
+        # Some trainers log minus the entropy by the same name.
         if quantity == "entropy" and meaning.sign > 0 and dialects.is_ambiguous(column) and (values <= 0).all() and values.any():
             values = -values
         if quantity in TABLES["fractions"] and 1 + 1e-6 < values.max() <= 100:
@@ -214,9 +215,10 @@ class History:
             self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each full block of rows: 10, a fifth of a foreign short table, or 1 before training.
+        """Return first step, last step and median of each full block of rows, [blocks, 3].
 
-        In a complete history the last rows form one more block, which overlaps the block before. Shape [blocks, 3].
+        A block has 10 rows; a fifth of another trainer's short table; 1 before training. In a complete history the last rows form one more
+        block, which overlaps the block before.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -239,7 +241,6 @@ class History:
         return [(step, *(table[step] for table in tables)) for step in tables[0] if all(step in table for table in tables)]
 
     def columns_text(self) -> str:
-        """Return a text: dialect, used columns with their quantities, unused columns, and notes."""
         used = {series.column: name for name, series in self.series.items()}
         columns = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
         columns += sorted(self.not_finite.keys() - used.keys())
@@ -316,7 +317,7 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    # Rows behind the last training row count only if they are evaluations: a run that ends in NaN has no training rows either.
+    # Behind the last training row, NaN is missing only in evaluation rows: a run that ends in NaN has no training rows there either.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:

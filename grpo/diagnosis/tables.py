@@ -23,7 +23,7 @@ NAN: Final = np.inf
 INFINITE: Final = -np.inf
 LARGEST: Final = 1e100
 """Larger numbers count as infinite, because their squares overflow."""
-_CHUNK: Final = 20_000  # Most rows of JSON that are in memory as Python objects.
+_CHUNK: Final = 20_000  # Maximum number of JSON rows in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
 """Keys of nested objects; column names leave these keys out."""
@@ -69,7 +69,7 @@ def read_table(path: Path) -> Table:
     encoding = next((name for mark, name in _ENCODINGS if raw.startswith(mark)), "utf-8")
     if b"\x00" in raw[:1_000] and encoding != "utf-16":
         raise HistoryError(f"{path}: is a binary file, such as TensorBoard's events or Parquet; export it as CSV or JSON lines")
-    try:
+    try:  # Text that is no UTF-8 is read as Windows' cp1252.
         start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
         io.TextIOWrapper(io.BytesIO(raw), encoding).read() if encoding != "utf-8" else raw.decode()
     except UnicodeDecodeError:

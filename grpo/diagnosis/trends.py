@@ -14,9 +14,9 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change above this many standard errors is certain. High, because `trend_of` takes the largest of three changes."""
+"""Standard errors of a change that is certain; high, because `trend_of` takes the largest of three changes."""
 SURE_FROM_BEST: Final = 4.5
-"""The same for a fall from the highest of ten parts, which is high by chance too."""
+"""Standard errors of a certain fall from the highest of ten parts; the highest is high by chance too."""
 _FEW: Final = 15  # Fewer rows do not show the noise's correlation, so their ranks are tested.
 _RANKED: Final = (0.02, 0.005)  # Largest p-value of a rank correlation that counts: below ten rows, from ten on.
 _MOST_ALIKE: Final = 0.97  # Largest correlation of neighbors that the tests assume.
@@ -87,7 +87,7 @@ def trend_of(values: Array) -> Trend:
     by_first = _MEDIAN * noise * math.sqrt(excess / fifth + min(1.0, excess / 3))
     line = _line(values)
     slope = float(line[-1] - line[0])
-    # Observed change, change to report, and standard error: last fifth against first, straight line, last fifth against first rows.
+    # Observed change, change to report, standard error.
     changes = ((end - start, end - start, by_fifths), (slope, end - start, by_line), (end - first, end - first, by_first))
     sure = [change for seen, change, error in changes if abs(seen) > SURE * error and seen * change > 0]
     change = max(sure, key=abs, default=0.0)

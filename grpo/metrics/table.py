@@ -1,5 +1,6 @@
 """Name, unit and meaning of every metric and event; `docs/metrics.md` is printed from this table.
 
+Deeper search: at `evaluation.heldout_depth`; the reward's search is at `boards.depth`. Points: unit of a language model's reward.
 `refuse_undeclared` of `grpo.metrics.records` refuses other names, so a typo cannot start a second series.
 """
 
@@ -14,7 +15,7 @@ _Row = tuple[str, str, str]
 
 
 def _by_phase(name: str, unit: str, meaning: str) -> list[_Row]:
-    return [(f"{name}/{phase}", unit, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES]
+    return [(name, unit, meaning), *((f"{name}/{phase}", unit, f"{meaning} {phase.capitalize()} boards only.") for phase in PHASES)]
 
 
 def _by_term(name: str, unit: str, meaning: str) -> list[_Row]:
@@ -54,7 +55,7 @@ def _by_pair(name: str, meaning: str) -> list[_Row]:
 _ROWS: Final = (
     ("boards/rows", "boards", "Boards in the dataset."),
     ("checks/failed", "expectations", "Failed expectations about the dataset."),
-    ("imitation/train_loss", "nats", "Mean cross-entropy of the move played, since the last validation."),
+    ("imitation/train_loss", "nats", "Mean cross-entropy of the move played, since the last validation measurement."),
     ("imitation/validation_loss", "nats", "Mean cross-entropy of the move played, on boards of other games."),
     ("imitation/top1", "fraction of boards", "The most likely move is the move played."),
     ("imitation/top5", "fraction of boards", "The move played is among the five most likely moves."),
@@ -64,12 +65,11 @@ _ROWS: Final = (
     *_by_term("grpo/logit_gradient", "win probability", "Norm of a weighted term's gradient in logits, root mean square over states."),
     *_by_term("grpo/logit_share", "fraction", "A term's fraction of the summed norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine of two weighted terms' descent directions in logits; near -1 the terms cancel."),
-    ("grpo/entropy", "nats", "Mean exact entropy of the sampled policy at T = 1; at most ln(legal moves)."),
-    *_by_phase("grpo/entropy", "nats", "Mean exact entropy at T = 1."),
+    *_by_phase("grpo/entropy", "nats", "Mean exact entropy of the sampled policy at T = 1; at most ln(legal moves)."),
     ("grpo/normalized_entropy", "fraction", "Mean of entropy / ln(legal moves) at T = 1."),
     ("grpo/log_num_legal", "nats", "Mean ln(legal moves), the upper bound of entropy."),
     ("grpo/kl_reference", "nats", "Mean exact KL(policy || reference) at the rollout's temperature, on the first minibatch."),
-    ("grpo/kl_from_reference", "nats", "Mean exact KL(reference || policy), as `grpo/kl_reference`."),
+    ("grpo/kl_from_reference", "nats", "Mean exact KL(reference || policy), measured like `grpo/kl_reference`."),
     ("grpo/kl_old", "nats", "Mean exact KL(old || policy) on the last minibatch before its update; 0 with one optimizer step."),
     ("grpo/ratio_min", "factor", "Smallest probability ratio, new / sampled."),
     ("grpo/ratio_max", "factor", "Largest probability ratio, new / sampled."),
@@ -92,7 +92,7 @@ _ROWS: Final = (
     ("language/kl_term", "points", "KL term of the loss: coefficient times a token's exact KL."),
     *_by_task("language/reward_mean", "points", "Mean graded reward of the answers, all parts at full weight."),
     ("language/reward_std", "points", "Standard deviation of the graded reward."),
-    ("language/reward_trained", "points", "Mean reward used for training, with warmed-up parts."),
+    ("language/reward_trained", "points", "Mean reward used for training, whose parts warm up."),
     *((f"language/reward/{part}", "points", f"Mean weighted part of the reward. {words}") for part, words in REWARD_PARTS.items()),
     *_by_task("language/parse_rate", "fraction of answers", "Answers in which every field can be parsed."),
     ("language/legal_rate", "fraction of answers", "Answers of the policy task with a legal best move."),
@@ -129,15 +129,15 @@ _ROWS: Final = (
             ("recoveries", "times", "Recoveries from critical entropy so far."),
         )
     ),
-    ("heldout/expected_value", "win probability", "Expected value at T = 1, held-out boards, deeper search."),
-    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1, deeper search."),
-    ("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, held-out boards, deeper search."),
-    *_by_phase("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, deeper search."),
-    ("heldout/regret_best", "win probability", "Best value minus value of the most likely move, held-out boards, deeper search."),
+    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1 on held-out boards, by deeper search."),
+    *_by_phase(
+        "heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1 on held-out boards, by deeper search."
+    ),
+    *_by_phase(
+        "heldout/regret_best", "win probability", "Best value minus value of the most likely move on held-out boards, by deeper search."
+    ),
     ("heldout/regret_best_stderr", "win probability", "Standard error of `heldout/regret_best`."),
-    *_by_phase("heldout/regret_best", "win probability", "Best value minus value of the most likely move, deeper search."),
-    ("heldout/entropy", "nats", "Mean exact entropy at T = 1 on held-out boards."),
-    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1."),
+    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1 on held-out boards."),
     ("heldout/blunder_mass", "probability", "Mean probability at T = 1 of moves at least 0.10 below the best value."),
     ("heldout/reward", "points", "Language model: graded reward at T = 1 on validation boards."),
     ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers in which every field can be parsed."),
@@ -151,7 +151,7 @@ _ROWS: Final = (
             ("other", "GRPO step: measurements and everything else."),
         )
     ),
-    *_with_interval("ladder/rating", "Elo", "Rating of a rung above the random mover; the MLflow step is the rung's number."),
+    *_with_interval("ladder/rating", "Elo", "Rating of a rung (opponent) above the random mover; the MLflow step is the rung's number."),
     *_with_interval("baseline/score_random", "score", "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."),
     *_with_interval("baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish with one node a move, as played."),
     *_with_interval("baseline/rating", "Elo", "Pretrained policy (best moves) on the ladder: Elo above a random mover."),

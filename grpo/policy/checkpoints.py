@@ -32,7 +32,7 @@ class TrainingState:
     step: int
     """Number of rollouts done."""
     control: Mapping[str, Any]
-    """Plain JSON: state of the controllers (`grpo.train.control`), and the hash of the KL reference's weights, which must not change."""
+    """Plain JSON: state of the controllers (`grpo.train.control`), and the hash of the KL reference, which must not change."""
     facts: Mapping[str, Any]
     """Origin of the weights: settings, dataset hash."""
     tensors: Mapping[str, Tensor]

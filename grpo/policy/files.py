@@ -60,7 +60,7 @@ def policy_file_names(folder: Path) -> list[str]:
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the names of a policy's missing files, also of `facts.json`."""
+    """Return the names of a policy's missing files, which may include `facts.json`."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 

@@ -15,7 +15,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return the network's name. Raises IncompatibleError if there is no file for the name."""
+    """Raises IncompatibleError if there is no file for the network."""
     name = settings.policy.network
     if not is_network(name):
         raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
@@ -23,12 +23,12 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """Return an empty dict: a network begins with random weights of the seed."""
+    """Return nothing: a network begins with random weights of the seed."""
     return {}
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that gives all legal moves of a board in UCI, the likeliest first, and their probabilities at T = 1."""
+    """Return a function that ranks a board's legal moves by their probabilities at T = 1."""
     policy = NetworkPolicy.load(folder, device)
 
     @torch.no_grad()

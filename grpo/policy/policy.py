@@ -67,7 +67,7 @@ class NetworkPolicy:
         self._precision = precision
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the distributions of B boards at this temperature. Raises RuntimeError if the network is in training mode."""
+        """Return the distributions of B boards. Raises RuntimeError if the network is in training mode."""
         if self.network.training:
             raise RuntimeError("the policy's network is in training mode, so layers such as dropout would change its probabilities")
         batch = on_device(positions, self.device)

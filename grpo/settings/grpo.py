@@ -83,7 +83,7 @@ class GrpoConfig(Section):
     """Precision inside the network; logits, probabilities and loss are always float32 or better."""
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         if self.states_per_step % self.num_minibatches:
             raise ValueError(
                 f"states_per_step ({self.states_per_step}) must be a multiple of num_minibatches ({self.num_minibatches});"

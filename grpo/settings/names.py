@@ -30,7 +30,7 @@ _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether a setting is one of these, or is in one of these sections.
+    """Return whether a setting is one of these or within one of these sections.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
@@ -39,7 +39,6 @@ def is_within(name: str, sections: Iterable[str]) -> bool:
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
-    """Return the names that are neither a setting nor a section."""
     known = flattened(Settings().model_dump(mode="json"))
     return [name for name in names if not any(is_within(each, (name,)) for each in known)]
 

@@ -55,22 +55,22 @@ class BoardsConfig(Section):
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
-    """Validation boards, which choose the weights of imitation."""
+    """Validation boards; imitation keeps the weights of the lowest loss on these boards."""
     num_heldout: Count = 450
-    """Held-out boards on which regret is measured, with deeper search (`evaluation.heldout_depth`)."""
+    """Held-out boards for measuring regret (the value that moves lose) by deeper search (`evaluation.heldout_depth`)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
     eight to this depth. The best move is as good as with all moves at this depth, in less than half the time (docs/results.md)."""
     max_per_game_and_phase: Count = 4
-    """Maximum boards of a phase per game, so long games do not dominate. A lower maximum needs more games, whose other
-    positions can also be imitated (`pretrain.max_positions`)."""
+    """Maximum boards of a phase per game, so long games do not dominate. A lower maximum needs more games, whose other positions
+    can also be imitated (`pretrain.max_positions`)."""
     exclude: Names = ()
     """Files with positions (openings, puzzles, test suites) that the dataset leaves out, with their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         for name in ("num_train", "num_validation", "num_heldout"):
             if getattr(self, name) % len(PHASES):
                 raise ValueError(f"{name} must be a multiple of {len(PHASES)}, so that all phases have equally many boards")
@@ -124,19 +124,19 @@ class EvaluationConfig(Section):
     """A game of this many plies is a draw; reports count such draws separately."""
 
     ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
-    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and this fraction of random moves, falling from 1."""
+    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these fractions of random moves, which fall from 1."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
-    """Upper rungs: Stockfish with this many nodes per move, rising."""
+    """Upper rungs: Stockfish with these rising numbers of nodes per move."""
     num_calibration_pairs: Count = 12
     """Openings that each rung plays with both colors against each of the two rungs below."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference; both parts give the difference to +-18 Elo. The baseline is half a part."""
+    first shows no difference; both parts give the difference to +-18 Elo. The baseline plays half a part."""
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         if self.ladder_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.ladder_fractions)):
             raise ValueError(
                 "ladder_fractions must start at 1.0 (the random mover, rating 0) and fall, because each rung is stronger than the last"
@@ -199,18 +199,21 @@ class Settings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _over_kind(cls, given: Any) -> Any:
-        """Override the defaults of the policy's kind, and of each type of task, with the given keys."""
+    def _with_defaults(cls, given: Any) -> Any:
+        """Override the defaults of the policy's kind, and of each type of task, with the given keys.
+
+        Without this, a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig`.
+        """
         if not isinstance(given, dict) or not isinstance(policy := given.get("policy", {}), dict):
-            return given  # For pydantic to refuse.
+            return given  # Pydantic refuses these settings.
         kind = KINDS.get(str(policy.get("kind", NETWORK)))
-        below = {"resources": ResourcesConfig().model_dump(), **(kind.defaults if kind is not None else {})}
-        if not all(isinstance(given.get(name, {}), dict) for name in below):
+        sections = {"resources": ResourcesConfig().model_dump(), **(kind.defaults if kind is not None else {})}
+        if not all(isinstance(given.get(name, {}), dict) for name in sections):
             return given
-        return {**given, **{name: _laid_over(dict(defaults), given.get(name, {})) for name, defaults in below.items()}}
+        return {**given, **{name: _merged(dict(defaults), given.get(name, {})) for name, defaults in sections.items()}}
 
     @model_validator(mode="after")
-    def _is_possible(self) -> Self:
+    def _refuse_contradictions(self) -> Self:
         for address in (*self.boards.files, *self.boards.exclude, self.evaluation.opening_book):
             refuse_secret(address)
         kind, rate = KINDS[self.policy.kind], self.pretrain.learning_rate if self.pretrain.num_steps else None
@@ -255,25 +258,25 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """
-    return _given({"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text), seen=())
+    return _resolved({"preset": text.strip()} if re.fullmatch(r"[\w-]+", text.strip()) else _parse(text), seen=())
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return settings with keys overridden. Raises ConfigError with one line per bad key."""
+    """Return `base` with `given` keys in it. Raises ConfigError with one line per bad key."""
     try:
-        return Settings.model_validate(_laid_over(dict(base), dict(given)))
+        return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
-        # Pydantic reports a tuple with a bad item twice, the second time as too short.
+        # Pydantic reports a tuple with a bad item twice, the second time as too short; a contradiction of sections has the place ().
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
         ) from None
 
 
-def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Return the shipped preset below all files that the keys are based on, and the files' and given keys over the preset."""
-    preset = str(given.pop("preset", DEFAULT_PRESET))
+def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """Follow the key `preset` from file to file. Return the shipped preset at the end, and all keys that override it."""
+    preset, given = str(keys.get("preset", DEFAULT_PRESET)), {key: value for key, value in keys.items() if key != "preset"}
     if preset in seen:
         raise ConfigError(f"settings: preset = {preset!r} is based on itself, through {' and '.join(seen)}")
     if preset in preset_names():
@@ -286,8 +289,8 @@ def _given(given: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str,
         text = Path(preset).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: the file is no text, or its name is impossible.
         raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or a TOML file") from None
-    shipped, below = _given(_parse(text, where=f"{preset} is "), (*seen, preset))
-    return shipped, _laid_over(below, given)
+    shipped, base = _resolved(_parse(text, where=f"{preset} is "), (*seen, preset))
+    return shipped, _merged(base, given)
 
 
 def _parse(text: str, *, where: str = "") -> dict[str, Any]:
@@ -295,28 +298,29 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f'settings: {where}not readable: {_in_words(text, error)}; write TOML such as\n  preset = "smoke"\n  grpo.learning_rate = 1e-3'
+            f"settings: {where}not readable: {_error_text(text, error)}; write TOML such as\n"
+            '  preset = "smoke"\n  grpo.learning_rate = 1e-3'
         ) from None
     return dict(given)
 
 
-def _in_words(text: str, error: Exception) -> str:
-    """Return an error with the line that it names; for text without quotes, the correct line."""
+def _error_text(text: str, error: Exception) -> str:
+    """Return the error's message and the line that it names; for a value without quotes, the correct line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:
         return words
     line = lines[min(int(number[1]), len(lines)) - 1].strip()
     if bare := re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line):
-        words = f"text needs quotes, and in a shell all of it needs quotes: '{bare[1]} = \"{bare[2]}\"'"
+        words = f"text needs double quotes; in a shell, put single quotes around the setting: '{bare[1]} = \"{bare[2]}\"'"
     return f"{words} (line {number[1]}: {line})"
 
 
-def _laid_over(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
-        below = merged.get(key)
-        merged[key] = _laid_over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        old = merged.get(key)
+        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -335,7 +339,7 @@ def _explain(problem: Any) -> str:
         for part in problem["loc"][:-1]:
             section = section_of(section.model_fields[str(part)].annotation) or section
         word = str(problem["loc"][-1])
-        return f"settings: unknown key {where}; {_elsewhere(word)}{did_you_mean(word, section.model_fields)}"
+        return f"settings: unknown key {where}; {_other_sections(word)}{did_you_mean(word, section.model_fields)}"
     message = _PLAINER.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
     given = problem["input"]
     if problem["type"] == "missing" and isinstance(problem["loc"][-1], int):  # The list is too short.
@@ -346,8 +350,7 @@ def _explain(problem: Any) -> str:
     return f"settings: {shown}{message[:1].lower()}{message[1:]}"
 
 
-def _elsewhere(word: str) -> str:
-    """Return a note about other sections' keys of this name, or ""."""
+def _other_sections(word: str) -> str:
     names = [name for name in _all_keys(Settings) if name.rpartition(".")[2] == word]
     return f"it belongs to another section: {', '.join(names)}; " if names else ""
 
@@ -355,5 +358,5 @@ def _elsewhere(word: str) -> str:
 def _all_keys(section: type[Section], prefix: str = "") -> Iterator[str]:
     for name, field in section.model_fields.items():
         yield f"{prefix}{name}"
-        if below := section_of(field.annotation):
-            yield from _all_keys(below, f"{prefix}{name}.")
+        if inner := section_of(field.annotation):
+            yield from _all_keys(inner, f"{prefix}{name}.")

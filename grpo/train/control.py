@@ -28,7 +28,7 @@ _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of erro
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
 _MAX_KL_ERROR: Final = 0.2  # Largest relative error that counts (Ziegler et al., arXiv 1909.08593, section 2.2).
 _KL_HORIZON: Final = 20.0  # Divides the error: the coefficient changes by at most 0.2 / 20 = 1 % per step.
-# A boost of the field notes: entropy coefficient * 1.5, KL coefficient * 0.5, temperature + 0.2 up to 2.5.
+# One boost by the field notes' controller.
 _NOTES_ENTROPY_FACTOR: Final = 1.5
 _NOTES_KL_FACTOR: Final = 0.5
 _NOTES_TEMPERATURE_BOOST: Final = 0.2
@@ -82,7 +82,7 @@ class Controller:
 class EntropyTargetController(Controller):
     """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
 
-    The clamped coefficient is itself the sum of the errors. So it leaves a bound at the first error of the other sign.
+    The clamped ln(coefficient) is itself the sum of the errors, so it leaves a bound at the first error of the other sign.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -124,7 +124,7 @@ class FieldNotesController(Controller):
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         settings = self._settings
         if entropy < settings.entropy_critical:
-            return _critical(
+            return _stopped(
                 f"entropy at step {step} is {entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
                 f" {settings.entropy_critical:g}; one such step stops the run"
             )
@@ -202,7 +202,7 @@ class CriticalEntropyController(Controller):
                 return "", (Event("recovery_ended", f"{steps} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
-            return _critical(
+            return _stopped(
                 f"{steps} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise grpo.learning_rate, or begin at an"
                 " earlier checkpoint"
             )
@@ -214,7 +214,7 @@ class CriticalEntropyController(Controller):
         )
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             recovered = "" if self._recovery == "stop" else f", after {state['num_recoveries']} recoveries"
-            return _critical(
+            return _stopped(
                 f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and begin at an earlier checkpoint"
             )
         state["num_recoveries"] += 1
@@ -293,13 +293,13 @@ class Control:
         self._counts = {name: count + (name == "steps" or self._controllers[name].is_saturated) for name, count in self._counts.items()}
         return stop, events
 
-    def skipped(self) -> bool:
+    def count_skipped(self) -> bool:
         """Count a skipped optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` were skipped in a row."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
-    def finite(self) -> None:
+    def reset_skipped(self) -> None:
         """Restart the count after a finite optimizer step; the learning rate stays cut."""
         self._skipping["in_a_row"] = 0
 
@@ -321,7 +321,7 @@ class Control:
         self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])
 
 
-def _critical(message: str) -> Decision:
+def _stopped(message: str) -> Decision:
     return message, (Event("entropy_critical", message),)
 
 

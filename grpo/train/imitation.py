@@ -25,7 +25,7 @@ _VALIDATION_BATCH: Final = 512
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
     """Train the policy in place, and yield a record at each validation measurement; the best weights are kept.
 
-    The learning rate falls linearly to 0. Raises NonFiniteError for a loss that is NaN or infinite.
+    The learning rate falls linearly to 0. Raises NonFiniteError for a non-finite loss.
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)

@@ -3,8 +3,8 @@
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state.
 
 With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
-one board, replies included; a reward is the move's change of value, Q(s, a) - max Q(s). It is compared with the rewards of the board's
-other trajectories at the same ply.
+one board, also the opponent's replies; a reward is the move's change of value, Q(s, a) - max Q(s). It is compared with the rewards of the
+board's other trajectories at the same ply.
 """
 
 import math
@@ -30,11 +30,11 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Most states in one forward pass; limits memory, does not change the result."""
+"""Maximum states in one forward pass; limits memory, does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
 """`grpo.precision` -> largest |ln ratio| by rounding.
 
-Another batch shape causes 1e-6 in float32, 1e-2 in bfloat16; a real fault, T = 1.3 in the sampler and 1 in the loss, causes 0.1.
+Another batch shape causes 1e-6 in float32, 1e-2 in bfloat16; a real fault, T = 1.3 in the sampler and 1 in the loss, causes 0.1 or more.
 """
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
@@ -64,7 +64,7 @@ class NetworkProblem:
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return a step's states, those of the dataset first; `policy` plays a new round of self-play if one is due."""
+        """Return the dataset's states, then self-play's; `policy` plays a new round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
@@ -125,7 +125,7 @@ class Sampler:
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
-        """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
+        """Return the policy's distribution on the CPU."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
         distributions = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
         joint = joined([on_device(distribution, torch.device("cpu")) for distribution in distributions])

@@ -45,7 +45,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     columns = {name: column.double().cpu() for name, column in {**state_columns, **group_columns}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
-    # A single move (later plies of trajectories) is no group: its variance is 0 and its agreement 1 by nature.
+    # A single move (later plies of trajectories) is no group.
     is_group = (is_real.sum(1) > 1).cpu()
 
     def entropy(rows: Tensor) -> float:

@@ -25,13 +25,13 @@ TEMPERATURE: Final = 0.25
 Not 0, because with best moves 50 % of the games end by repetition (10 % at 0.7).
 """
 OPENING_PLIES: Final = 6
-"""Most random legal plies at the beginning of a game."""
+"""Maximum random legal plies at the beginning of a game."""
 MAX_PLIES: Final = 160
 """Length at which a game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, with exchanged colors, all in lock-step.
-_STATES_PER_OPENING: Final = 40  # Most openings give more, so one batch is enough: a large batch is cheaper per move.
+_STATES_PER_OPENING: Final = 40  # Fewer than most openings give, so one batch is enough; large batches are cheaper per move.
 _MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
-_MIN_STRIDE: Final = 3  # Least plies between states, because neighbors are nearly equal. Odd, to take both players' positions.
+_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal. Odd, to take both players' positions.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out, because its aimless moves would outnumber the short games' decisions.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 

@@ -187,7 +187,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
                 self._skip(reason, events)
             else:
                 taken.append(measured)
-                self.control.finite()
+                self.control.reset_skipped()
         name = self.problem.name
         counts = {f"{name}/skipped": float(num_skipped), f"{name}/optimizer_steps": float(len(taken))}
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
@@ -233,7 +233,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _skip(self, reason: str, events: list[Event]) -> None:
         """Count a skipped optimizer step; raise NonFiniteError after too many in a row."""
-        are_too_many = self.control.skipped()
+        are_too_many = self.control.count_skipped()
         message = f"step {self.num_steps_done + 1:,}: {reason}"
         events.append(Event("step_skipped", f"{message}; no weight was changed, and the learning rate is halved from the next rollout on"))
         if are_too_many:

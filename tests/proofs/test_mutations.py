@@ -61,7 +61,7 @@ TABLE: Final = {
     ],
     "grpo/train/trainer.py": [
         ("grpo/train/trainer", "watched", "is_first=not taken)", "is_first=False)"),
-        ("grpo/train/trainer", "finite_step_between", "                self.control.finite()\n", ""),
+        ("grpo/train/trainer", "finite_step_between", "                self.control.reset_skipped()\n", ""),
         ("grpo/train/trainer", "every_bit", "self._average is not None and has_learned", "self._average is not None"),
         ("grpo/train/self_play", "tiny_training", "mean.lerp_(weights, 1 - decay)", "mean.lerp_(weights, decay)"),
         ("grpo/train/self_play", "tiny_training", '"minibatches", self.num_steps_done, 0)', '"minibatches", 0)'),

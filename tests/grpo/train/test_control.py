@@ -105,10 +105,10 @@ def test_a_recovery_that_takes_too_long_and_one_too_many_stop_the_run() -> None:
 
 def test_skipped_steps_cut_the_learning_rate_for_good_and_too_many_in_a_row_are_told() -> None:
     control = control_of(learning_rate=1.0)
-    assert [control.skipped() for _ in range(MAX_SKIPPED - 1)] == [False] * (MAX_SKIPPED - 1)
-    control.finite()
-    assert [control.skipped() for _ in range(MAX_SKIPPED)] == [False] * (MAX_SKIPPED - 1) + [True]
-    control.finite()
+    assert [control.count_skipped() for _ in range(MAX_SKIPPED - 1)] == [False] * (MAX_SKIPPED - 1)
+    control.reset_skipped()
+    assert [control.count_skipped() for _ in range(MAX_SKIPPED)] == [False] * (MAX_SKIPPED - 1) + [True]
+    control.reset_skipped()
     assert control.knobs(0).learning_rate == 0.5 ** (2 * MAX_SKIPPED - 1)
 
 
@@ -152,7 +152,7 @@ def test_a_restored_control_goes_on_as_if_never_stopped(changes: dict[str, Any],
     whole, first, second = (control_of(**changes, critical_entropy=2.0) for _ in range(3))  # It is often recovering.
     said = decisions(whole, entropies, kl=0.5)
     decisions(first, entropies[:cut], kl=0.5)
-    assert whole.skipped() is first.skipped() is False
+    assert whole.count_skipped() is first.count_skipped() is False
     second.restore(json.loads(json.dumps(first.state())))
     assert stops(second, entropies[cut:], kl=0.5) == [bool(stop) for stop, _ in said[cut:]]
     assert second.state() == whole.state()
