@@ -1,4 +1,7 @@
-"""Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading."""
+"""Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading.
+
+RookWorld is the language model whose formats and rewards the tasks use (`grpo.language.text.tasks`).
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,7 +31,7 @@ from grpo.language.text.tasks import (
 )
 from grpo.settings.language import LanguageConfig
 
-MATE_PAWNS: Final = 1_000  # Mate in n is MATE_PAWNS - n / 100, being mated the negative, as in RookWorld's data: 999.97 is mate in three.
+MATE_PAWNS: Final = 1_000  # As in RookWorld, mate in n moves is MATE_PAWNS - n / 100 (n = 3: 999.97), negative for the loser.
 MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990], so none looks like a mate.
 
 _ILLEGAL_MOVE_SHARE: Final = 0.05  # Illegal moves teach the model the `truncated` flag.
@@ -49,12 +52,12 @@ class Example(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """Each tuple has one entry per legal move, by ascending action id."""
+    """Choose a move. Each tuple has one entry per legal move, by ascending action id (`grpo.board.actions`)."""
 
     task = TextTask.MOVE
     moves: tuple[str, ...]  # UCI.
-    values: tuple[float, ...]  # Win probability in [0, 1] for the mover, by the reward's search.
-    evaluations: tuple[float, ...]  # Pawns for the mover.
+    values: tuple[float, ...]  # Win probability in [0, 1] for the player to move, by the engine search of the reward.
+    evaluations: tuple[float, ...]  # Pawns for the player to move.
 
     def read(self, text: str) -> MoveAnswer:
         return read_move_answer(text, num_legal=len(self.moves))
@@ -76,9 +79,9 @@ class EnvironmentExample(Example):
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Make an example of a row of `BOARD_SCHEMA`; the target lists the five best moves, best first.
+    """Make an example of a row of `BOARD_SCHEMA`. The target lists the five best moves, best first.
 
-    `sorted` is stable: the lower action id comes first among equal values.
+    Moves of equal value stay ordered by action id, because `sorted` is stable.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -174,7 +177,7 @@ def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return the illegal moves of the mover's pieces."""
+    """Return the illegal moves (UCI) of the pieces of the player to move."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]

@@ -1,8 +1,8 @@
 """Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
 A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before it; a small model would spend its
-training on counting. Here `knight on f3` is one token and `nothing on a4` another. Unknown text is encoded as bytes. Decoding is the exact
-inverse of encoding.
+training on counting. Here `knight on f3` is one token and `nothing on a4` another. Unknown text is encoded as bytes. Decoding restores
+every valid Unicode text.
 """
 
 import itertools
@@ -23,29 +23,30 @@ _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # A FEN's order.
 _NUM_HALF_MOVES: Final = 151  # Values of the half-move clock: at 150 the game is over.
-_NUM_MOVES: Final = 400  # Move numbers with their own token; larger ones are encoded as bytes.
-_MATES: Final = (990, 999)  # Whole pawns of the largest evaluation and of mates.
+_NUM_MOVES: Final = 400  # Move numbers with their own token; larger numbers are encoded as bytes.
+_MATES: Final = (990, 999)  # Whole pawns of an evaluation: 990 is the largest without a mate, 999 a mate.
 _SQUARE: Final = "[a-h][1-8]"
-_MOVE_END: Final = r"(?![^ +])"
+_MOVE_END: Final = r"(?![^ +])"  # A blank, `+` or the text's end follows.
+# Splits a text; the first alternative that matches counts.
 _PIECES: Final = re.compile(
     "|".join(
         (
-            rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",
-            r"[PA]: ",
-            r"    [MEB]:",
-            rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",
-            rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",
-            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",
-            r" [wb](?= )",
-            r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",
-            r" [a-h][36](?= )",
-            r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",
-            r"(?<=[0-9] )[0-9]{1,3}",
-            r"\+-?[01]\.[0-9]{1,3}(?=\+)",
-            r"\+[01]\+[01](?!\.)",
-            r" -?[0-9]{1,3}(?=\.)",
-            r"\.[0-9]{2}",
-            r".",
+            rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",  # Squares of a FEN.
+            r"[PA]: ",  # Beginning of a prompt.
+            r"    [MEB]:",  # Label of a section.
+            rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",  # A move's first square.
+            rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # A move's second square, with promotion.
+            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # The same for a move at the text's beginning.
+            r" [wb](?= )",  # Side to move.
+            r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",  # Castling rights, with "-" for no en passant.
+            r" [a-h][36](?= )",  # En-passant square.
+            r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",  # Half-move clock.
+            r"(?<=[0-9] )[0-9]{1,3}",  # Move number.
+            r"\+-?[01]\.[0-9]{1,3}(?=\+)",  # Reward of an environment answer: +0.001
+            r"\+[01]\+[01](?!\.)",  # Flags terminated and truncated: +0+1
+            r" -?[0-9]{1,3}(?=\.)",  # Whole pawns of an evaluation.
+            r"\.[0-9]{2}",  # Hundredths of a pawn.
+            r".",  # Any other character.
         )
     ),
     re.DOTALL,
@@ -53,7 +54,7 @@ _PIECES: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """A model's folder has a copy of the vocabulary, to detect changes."""
+    """`save_vocabulary` writes the tokens beside a model's weights; loading compares them with this code's tokens."""
 
     vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
@@ -135,7 +136,7 @@ def _vocabulary() -> Iterator[str]:
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
     yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")
-    # Clocks, evaluations and flags share no tokens, because different text follows them.
+    # Clocks, evaluations and flags share no tokens, so a token shows the model what text follows.
     yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
     yield from (str(number) for number in range(_NUM_MOVES))
     yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_MATES))
