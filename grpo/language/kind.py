@@ -20,9 +20,9 @@ def check(settings: Settings) -> str:
     if folder is None:
         return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
     if not (folder / "config.json").is_file():
-        lack = "has no config.json" if folder.is_dir() else "is not an existing folder"
+        fault = "has no config.json" if folder.is_dir() else "is not an existing folder"
         remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
-        raise LanguageModelError(f"language.model = {model!r} {lack}; {remedy}")
+        raise LanguageModelError(f"language.model = {model!r} {fault}; {remedy}")
     return f"the folder {folder}"
 
 

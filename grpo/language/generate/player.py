@@ -47,9 +47,9 @@ def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = fro
     If `allowed` (moves in UCI) is not empty, other moves count as illegal. Castling is written as the king's move of two squares.
     """
     legal = {move.uci(): move for move in board.legal_moves}
-    read = read_move_answer(answer, num_legal=len(legal))
-    move = None if read.best is None or (allowed and read.best not in allowed) else legal.get(read.best)
-    return move, read
+    parsed = read_move_answer(answer, num_legal=len(legal))
+    move = None if parsed.best is None or (allowed and parsed.best not in allowed) else legal.get(parsed.best)
+    return move, parsed
 
 
 def moves_with_retries(
@@ -70,18 +70,18 @@ def moves_with_retries(
     rows = list(range(len(boards)))
     for attempt in range(generator.config.max_questions):
         asked = [prompts[row] for row in rows]
-        now = temperature if attempt == 0 else _RETRY_TEMPERATURE
-        if now is None:
+        attempt_temperature = temperature if attempt == 0 else _RETRY_TEMPERATURE
+        if attempt_temperature is None:
             answers = generator.greedy(asked)
         else:
-            answers = generator.sampled(asked, temperature=now, streams=[streams[row] for row in rows])
+            answers = generator.sampled(asked, temperature=attempt_temperature, streams=[streams[row] for row in rows])
         for row, answer in zip(rows, answers, strict=True):
-            move, read = named_move(boards[row], answer, allowed=allowed)
+            move, parsed = named_move(boards[row], answer, allowed=allowed)
             counts = ReplyCounts(
                 num_moves=int(attempt == 0),
                 num_answers=1,
-                num_unreadable=int(read.best is None),
-                num_illegal=int(move is None and read.best is not None),
+                num_unreadable=int(parsed.best is None),
+                num_illegal=int(move is None and parsed.best is not None),
             )
             replies[row] = Reply(move=move, counts=replies[row].counts + counts)
         rows = [row for row in rows if replies[row].move is None]

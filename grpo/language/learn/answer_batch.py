@@ -34,12 +34,12 @@ class AnswerBatch:
             raise TooLongError(
                 f"an example of {longest} tokens does not fit into the model's context of {context}: lower language.num_history_moves"
             )
-        width, length = max(map(len, prompts)), max(map(len, answers))
-        input_ids = torch.full((len(prompts), width + length), policy.pad_id)
+        prompt_width, answer_width = max(map(len, prompts)), max(map(len, answers))
+        input_ids = torch.full((len(prompts), prompt_width + answer_width), policy.pad_id)
         mask = torch.zeros_like(input_ids)
-        targets = torch.full((len(prompts), length), IGNORED)
+        targets = torch.full((len(prompts), answer_width), IGNORED)
         for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            start, end = width - len(prompt), width + len(answer)
+            start, end = prompt_width - len(prompt), prompt_width + len(answer)
             input_ids[row, start:end] = torch.tensor([*prompt, *answer])
             mask[row, start:end] = 1
             targets[row, : len(answer)] = torch.tensor(answer)

@@ -75,19 +75,19 @@ class EvaluationBoards:
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageEvaluation:
     scores: HeldoutScores
-    is_whole: NDArray[np.bool_]  # [N]: every field of the greedy answer can be parsed.
+    is_readable: NDArray[np.bool_]  # [N]: every field of the greedy answer can be parsed.
     is_legal: NDArray[np.bool_]  # [N]: the greedy answer names a legal move.
 
     def metrics(self) -> dict[str, float]:
         scores = self.scores
-        metrics = {"heldout/parse_rate": float(self.is_whole.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
+        metrics = {"heldout/parse_rate": float(self.is_readable.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
         for name in ("expected_value", "regret_sampled", "regret_best"):
             column = getattr(scores, name)
             metrics[f"heldout/{name}"] = float(column.mean())
             for index, phase in enumerate(PHASES):
                 if (rows := scores.phases == index).any():
                     metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
-        if len(self.is_whole) > 1:  # One board has no standard error.
+        if len(self.is_readable) > 1:  # One board has no standard error.
             metrics["heldout/regret_best_stderr"] = float(scores.regret_best.std(ddof=1)) / math.sqrt(len(scores.regret_best))
         return metrics
 
@@ -95,22 +95,24 @@ class LanguageEvaluation:
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
     """Score greedy and sampled answers. The sampled answers' mean value estimates an answer's expected value at temperature 1."""
     prompts = board_prompts(boards.boards)
-    best, read = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
+    greedy_moves, parsed = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
     answers = generator.sampled(
         [prompt for prompt in prompts for _ in range(_NUM_SAMPLED)],
         temperature=1.0,
         streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(_NUM_SAMPLED)],
     )
-    drawn = [
+    sampled_values = [
         boards.worth([named_move(*pair)[0] for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
         for number in range(_NUM_SAMPLED)
     ]
-    value = np.mean(drawn, axis=0)
+    expected = np.mean(sampled_values, axis=0)
     top = np.array([max(values.values()) for values in boards.values])
     return LanguageEvaluation(
-        scores=HeldoutScores(regret_best=top - boards.worth(best), regret_sampled=top - value, expected_value=value, phases=boards.phases),
-        is_whole=np.array([answer.is_readable for answer in read]),
-        is_legal=np.array([move is not None for move in best]),
+        scores=HeldoutScores(
+            regret_best=top - boards.worth(greedy_moves), regret_sampled=top - expected, expected_value=expected, phases=boards.phases
+        ),
+        is_readable=np.array([answer.is_readable for answer in parsed]),
+        is_legal=np.array([move is not None for move in greedy_moves]),
     )
 
 
@@ -125,7 +127,7 @@ class HeldoutReward:
         return {"heldout/reward": float(self.rewards.mean())}
 
 
-def questions(boards: LanguageBoards, count: int) -> list[Example]:
+def reward_examples(boards: LanguageBoards, count: int) -> list[Example]:
     """Draw `count` examples with a fixed seed: the same `boards` always give the same examples."""
     return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
 

@@ -136,21 +136,21 @@ class LanguagePolicy:
     def refuse_nonfinite(self) -> None:
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **given: Any) -> Any:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **arguments: Any) -> Any:
         """Return the network's output, with logits of the last `num_last` columns, or of all columns if the model has no such option.
 
-        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. `given` goes to the network, such as a
+        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. `arguments` go to the network, such as a
         cache.
 
         Position ids are computed from the mask, because a model's default positions count padding. With the defaults and 37 padding tokens,
         a GPT-2's sampled and scored log-probabilities differed by 5 nats, while all logged metrics looked healthy.
         """
         if self._cuts_logits:
-            given["logits_to_keep"] = num_last
+            arguments["logits_to_keep"] = num_last
         if self._takes_positions:
-            given["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+            arguments["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16):
-            return self.network(input_ids=input_ids, attention_mask=attention_mask, **given)
+            return self.network(input_ids=input_ids, attention_mask=attention_mask, **arguments)
 
     def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
         """Return the last columns' logits, [rows, num_last, vocabulary] float32."""
