@@ -14,7 +14,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return the initial model's source as a text, without the hub. Raises LanguageModelError for a folder without a model."""
+    """Return the initial model's source as a text, without asking the hub. Raises LanguageModelError for a folder without a model."""
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:

@@ -1,6 +1,6 @@
 """A language model as a player of matches and as a UCI engine.
 
-The player asks the model up to `language.max_questions` times for a move. Without a legal move, the game is lost.
+The player asks the model up to `language.max_questions` times for a move. If no answer names a legal move, the game is lost.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,9 @@
 """Measurements of a language model: regret, readable and legal answers on held-out boards; mean reward on validation prompts.
 
-A move's value is the win probability in [0, 1] for the player to move, by an engine search at `evaluation.heldout_depth`; its regret is the
-best move's value minus its own. An answer without a legal move has value 0, a loss. Such answers are not retried, because retries would
-hide them. A language model has no distribution over moves, so entropy over moves and blunder probability are not measured.
+A move's value is the win probability in [0, 1] for the player to move, by an engine search at `evaluation.heldout_depth` (`strong_values`).
+A move's regret is the best move's value minus the move's value. An answer without a legal move has value 0, a loss, and is not retried,
+because retries would hide such answers. Entropy over moves and blunder probability are not measured, because a language model has no
+distribution over moves.
 """
 
 import math
@@ -53,6 +54,7 @@ class EvaluationBoards:
         if not rows:
             raise ValueError("the dataset has no boards in its heldout split")
         of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
+        # One board of each phase in turn.
         in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
         chosen = [rows[index] for index in sorted(islice(in_turn, config.num_heldout_boards))]
         for row in chosen:

@@ -30,7 +30,7 @@ class GradedAnswer:
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float  # Points that GRPO trains on: graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
+    reward: float  # Points that GRPO trains on: `grades.total(content_fraction)`. `LanguageProblem` refuses NaN.
 
     @property
     def decision(self) -> str | None:

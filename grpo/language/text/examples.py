@@ -139,7 +139,7 @@ class LanguageBoards:
 
         Half of the environment examples use a move that ends the game, if there is one. The others use a random legal move, half of them
         after up to `num_history_moves - 1` random moves, because the dataset has no history. `_ILLEGAL_MOVE_SHARE` of all use an illegal
-        move of the mover's pieces.
+        move.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
@@ -177,7 +177,7 @@ def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return the illegal moves (UCI) of the pieces of the player to move."""
+    """Return the illegal moves (UCI) of the player to move's pieces."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]

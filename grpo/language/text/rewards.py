@@ -1,7 +1,7 @@
 """Graded reward of an answer: points, mostly for the chess, few for the format.
 
-The reward is the sum of the parts below. A part of `CHESS` is a fraction in [0, 1] times its points. The target answer gets every part's
-maximum; no text gets more.
+The reward is the sum of the parts below, or `MALFORMED`. A part of `CHESS` is a fraction in [0, 1] times its points. The target answer gets
+every part's maximum; no text gets more.
 
 structure, parsing
     With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise
@@ -10,12 +10,12 @@ move_quality
     Summed quality of the listed moves / summed quality of the five best moves. Quality is (value - worst) / (best - worst), 1 if all values
     are equal, 0 for illegal and repeated moves.
 evaluation
-    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with `p = win_probability` and e in pawns.
-    Illegal, repeated and unevaluated moves count 0.
+    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e and
+    p = `win_probability`. Illegal, repeated and unevaluated moves count 0.
 best_move
     Quality of the named best move.
 similarity
-    `fen_similarity.fen_similarity`.
+    Correct fraction of the position's change (`fen_similarity`).
 outcome
     Correct fraction of reward, terminated and truncated.
 """
@@ -30,7 +30,7 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
 
-# Smallest error in win probability that gets 0. Small, so always writing 0.00 gains little on unbalanced boards.
+# Error in win probability from which an evaluation gets 0. A larger tolerance would reward writing 0.00 on all boards.
 EVALUATION_TOLERANCE: Final = 0.25
 STRUCTURE: Final = (0.2, 1.0)  # Points for one parsed section (least) and for all sections (most).
 PARSING: Final = (0.1, 0.8)  # Points for one parsed field (least) and for all fields (most).

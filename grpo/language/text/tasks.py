@@ -9,8 +9,8 @@
     A: <FEN>+<move>+<history>+<new FEN>+<reward>+<terminated>+<truncated>
 
 A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. An answer's
-sections are M, E and B, or the four parts between `+`; fields are moves, numbers, flags and the FEN's six fields. Parsers ignore only white
-space, count extra words, and never raise.
+sections are M, E and B, or the four parts between `+`; fields are moves, numbers, flags and the FEN's six fields. The flags are 0 or 1:
+terminated means game over, truncated an illegal move. Parsers ignore only white space, count extra words, and never raise.
 """
 
 import re
@@ -24,7 +24,7 @@ from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 NUM_MOVES: Final = 5  # Moves in an answer, unless the board has fewer legal moves.
 _GAP: Final = "    "
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
-# Few digits, so no number is infinite; `[0-9]`, because `\d` also matches digits of other scripts.
+# At most four digits, so no number is infinite; `\d` would also match digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")

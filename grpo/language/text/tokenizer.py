@@ -21,7 +21,7 @@ END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
 _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
-_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # A FEN's order.
+_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # a8 to h1.
 _NUM_HALF_MOVES: Final = 151  # Values of the half-move clock: at 150 the game is over.
 _NUM_MOVES: Final = 400  # Move numbers with their own token; larger numbers are encoded as bytes.
 _LARGE_PAWNS: Final = (990, 999)  # Whole pawns of an evaluation: 990 is the largest without a mate, 999 a mate.
@@ -36,17 +36,17 @@ _PARTS: Final = re.compile(
             r"    [MEB]:",  # Label of a section.
             rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",  # A move's first square.
             rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # A move's second square, with promotion.
-            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # The same for a move at the text's beginning.
+            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # The same at the text's beginning.
             r" [wb](?= )",  # Side to move.
             r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",  # Castling rights, with "-" for no en passant.
             r" [a-h][36](?= )",  # En-passant square.
             r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",  # Half-move clock.
             r"(?<=[0-9] )[0-9]{1,3}",  # Move number.
-            r"\+-?[01]\.[0-9]{1,3}(?=\+)",  # Reward of an environment answer: +0.001
+            r"\+-?[01]\.[0-9]{1,3}(?=\+)",  # Reward: +0.001
             r"\+[01]\+[01](?!\.)",  # Flags terminated and truncated: +0+1
             r" -?[0-9]{1,3}(?=\.)",  # Whole pawns of an evaluation.
             r"\.[0-9]{2}",  # Hundredths of a pawn.
-            r".",  # Any other character.
+            r".",
         )
     ),
     re.DOTALL,
