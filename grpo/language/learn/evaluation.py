@@ -28,7 +28,7 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
-_ROOT: Final = 0  # Seed of all random streams, the same for all policies, so comparisons have less noise.
+_ROOT: Final = 0  # Seed of all policies' random streams; a common seed makes comparisons less noisy.
 _NUM_SAMPLED: Final = 2  # Sampled answers per board, beside the greedy answer.
 
 
@@ -130,7 +130,7 @@ class HeldoutReward:
 
 
 def reward_examples(boards: LanguageBoards, count: int) -> list[Example]:
-    """Draw `count` examples with a fixed seed: the same `boards` always give the same examples."""
+    """Draw `count` examples with a fixed seed."""
     return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
 
 

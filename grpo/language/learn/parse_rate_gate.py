@@ -33,7 +33,7 @@ class ParseRate:
     high: float
     num: int  # Number of answers.
     legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
-    truncated: float  # Fraction of truncated answers, which count as unreadable.
+    truncated: float  # Fraction of truncated answers.
     example: str  # Beginning of the first unreadable answer, or of the first answer if all are readable.
 
     def __str__(self) -> str:

@@ -52,7 +52,7 @@ class LanguageRollout:
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the answers that GRPO trains on: all except truncated answers."""
+        """Indices of the answers that are not truncated."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property

@@ -117,7 +117,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if decoded.strip() != _PROBE:
-        # Without tokenizer files, transformers makes an empty tokenizer, which loses all text.
+        # Without files, transformers makes an empty tokenizer.
         raise LanguageModelError(
             f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {decoded[:24]!r}...);"
             " save the tokenizer into the model's folder with `save_pretrained`"

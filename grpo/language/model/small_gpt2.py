@@ -43,7 +43,7 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Larger logits make sharper distributions: answers of 70 tokens are mostly valid only if at most one token in a thousand is wrong.
+        # Larger logits sharpen distributions: most answers of 70 tokens are valid only if at most one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
@@ -51,8 +51,8 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
     """Add a random vector per feature to the embeddings of all tokens that have the feature: a square, a piece, or a move's `from` or `to`.
 
-    Vectors are orthogonal within each block of `width` features, so features are hardly confused. Shared vectors transfer learning from one
-    piece on a square to all pieces; without them, so small a model needs many times as many steps to write valid answers.
+    Vectors are orthogonal within each block of `width` features. Shared vectors transfer learning from one piece on a square to all pieces.
+    Without these vectors, so small a model needs many times as many steps to write valid answers.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))

@@ -1,6 +1,6 @@
 """Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading.
 
-RookWorld is the language model whose formats and rewards the tasks use (`grpo.language.text.tasks`).
+RookWorld is the language model whose formats and rewards the tasks use.
 """
 
 from abc import ABC, abstractmethod
@@ -186,7 +186,7 @@ def _illegal_moves(board: chess.Board) -> list[str]:
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
     """Make `num_moves` random moves; stop before a move that would end the game."""
     for _ in range(num_moves):
-        legal = list(board.legal_moves)  # `random_move` orders moves differently and would draw other examples.
+        legal = list(board.legal_moves)  # `grpo.board.actions.random_move` has another order, which would draw other examples.
         board.push(legal[int(rng.integers(len(legal)))])
         if board.is_game_over():
             board.pop()

@@ -1,7 +1,7 @@
 """Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
 A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before it; a small model would spend its
-training on counting. Here `knight on f3` is one token and `nothing on a4` another. Unknown text is encoded as bytes. Decoding restores
+training on counting. Here `knight on f3` and `nothing on a4` are tokens. Unknown text is encoded as bytes. Decoding restores
 every valid Unicode text.
 """
 
@@ -27,7 +27,6 @@ _NUM_MOVES: Final = 400  # Move numbers with their own token; larger numbers are
 _LARGE_PAWNS: Final = (990, 999)  # Whole pawns of an evaluation: 990 is the largest without a mate, 999 a mate.
 _SQUARE: Final = "[a-h][1-8]"
 _MOVE_END: Final = r"(?![^ +])"  # A blank, `+` or the text's end follows.
-# Splits a text; the first alternative that matches counts.
 _PARTS: Final = re.compile(
     "|".join(
         (
@@ -54,7 +53,7 @@ _PARTS: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """`save_vocabulary` writes the tokens beside a model's weights; loading compares them with this code's tokens."""
+    """Loading a model compares the saved tokens with this code's tokens."""
 
     vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
