@@ -1,4 +1,4 @@
-"""The functions of a language model that `grpo.settings.kinds` names."""
+"""Language models' versions of the three functions that every kind of policy has (`grpo.settings.kinds`)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,20 +14,23 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return where the initial model comes from, without asking the hub. Raises LanguageModelError for a folder without a model."""
+    """Return the initial model's source as a text, without asking the hub. Raises LanguageModelError for a folder without a model."""
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:
         return "small, built in" if model == SMALL else f"{model} of the hub, downloaded by `pretrain` unless it is cached"
     if not (folder / "config.json").is_file():
-        lack = "has no config.json" if folder.is_dir() else "is not an existing folder"
+        fault = "has no config.json" if folder.is_dir() else "is not an existing folder"
         remedy = "give a folder that transformers' `save_pretrained` wrote, the name of a model on the hub, or small"
-        raise LanguageModelError(f"language.model = {model!r} {lack}; {remedy}")
+        raise LanguageModelError(f"language.model = {model!r} {fault}; {remedy}")
     return f"the folder {folder}"
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:
-    """Return a hash that changes with the initial model: of a folder's files, or the hub's commit. Raises the error of `hub_commit`."""
+    """Return {"model": hash of a folder's files, or commit on the hub}; empty for `small`, which the settings describe.
+
+    Raises LanguageModelError if neither the hub nor the local cache has the model.
+    """
     model = settings.language.model
     if model == SMALL:
         return {}
@@ -36,7 +39,10 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that gives the best answer's move in UCI, without a probability; no move if no answer names a legal move."""
+    """Return a function of a board. It returns a list with the model's move (UCI), and an empty list instead of probabilities.
+
+    The first answer is greedy. The first list is empty if no answer names a legal move.
+    """
     from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Transformers takes seconds to import.
     from grpo.language.model.policy import LanguagePolicy
 

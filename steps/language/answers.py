@@ -1,4 +1,4 @@
-"""Answers in a step's output, because metrics do not show what the model writes."""
+"""Example answers in the output of `pretrain` and `finetune`, because metrics do not show what the model writes."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6  # Examples of each text task.
-_NUM_DRAWN: Final = 64
+_NUM_DRAWN: Final = 64  # Random examples, of which the first of each task are shown.
 
 
 class GradedAnswer(Document):
@@ -26,7 +26,7 @@ class GradedAnswer(Document):
     text: str
     num_tokens: int
     is_truncated: bool
-    reward: float | None  # Points, all parts at full weight; None without a grader.
+    reward: float | None  # Points, without the warm-up of training; None without a grader.
     parts: dict[str, float]  # Part of the reward -> points.
 
 
@@ -38,7 +38,7 @@ class AnsweredPrompt(Document):
 
 
 class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
-    """`answers.json`."""
+    """Content of `answers.json`."""
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
@@ -58,7 +58,7 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write greedy answers of each policy (name -> policy, the latest last)."""
+    """Write each policy's greedy answers. `policies` has the latest policy last."""
     answers: list[list[GradedAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
         for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):

@@ -4,7 +4,7 @@ import torch
 
 from grpo.dataset.table import Split
 from grpo.language.generate.player import AnswerGenerator
-from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, questions
+from grpo.language.learn.evaluation import EvaluationBoards, evaluate_language, heldout_reward, reward_examples
 from grpo.language.learn.problem import LanguageProblem
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
@@ -19,7 +19,7 @@ from steps.run.work import Work
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, history, the reason of the end, and answers before and after GRPO."""
+    """Write checkpoints, history, the reason why training ended, and answers before and after GRPO."""
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
@@ -35,7 +35,7 @@ def body(work: Work) -> None:
         trainer.begin_from(*origin)
     evaluated = EvaluationBoards.of_table(table, config=language)
     validation = LanguageBoards(table, Split.VALIDATION, language)
-    asked = questions(validation, language.num_heldout_boards)
+    asked = reward_examples(validation, language.num_heldout_boards)
     generator = AnswerGenerator(trainer.evaluation_policy, language)
 
     def measured() -> dict[str, float]:

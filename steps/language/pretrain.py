@@ -20,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report; the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token, are further fields."""
+    """Report. Further fields are the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -31,13 +31,14 @@ class LanguageImitation(Document):
     num_steps: int
     best_step: int  # Step of the saved weights; 0 without imitation.
     weights: str  # Hash of the saved weights.
-    parse_rates: dict[str, ParseRate]  # By text task.
+    parse_rates: dict[str, ParseRate]  # Text task -> rate.
 
 
 def body(work: Work) -> None:
     """Write the policy with the lowest validation loss, and a report. After an error the folder has no policy.
 
-    Raises UnreadableError for a low parse rate, NonFiniteError for a weight, TooLongError (before imitation) beyond the model's context.
+    Raises UnreadableError for a low parse rate, NonFiniteError for a NaN or infinite loss or weight, TooLongError if prompt and answer
+    exceed the model's context.
     """
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
     # Defaults for the settings that imitation does not read, because the policy's folder must not depend on them.

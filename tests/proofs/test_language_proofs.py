@@ -9,7 +9,7 @@ import torch
 from made_work import work_in
 
 from grpo.dataset.table import Split
-from grpo.language.learn.evaluation import heldout_reward, questions
+from grpo.language.learn.evaluation import heldout_reward, reward_examples
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards
 from grpo.language.text.rewards import grade
@@ -55,7 +55,7 @@ def test_grpo_raises_the_graded_reward_and_leaves_the_parse_rate(trained: Traine
     assert all(math.isfinite(value) for record in history for value in record.metrics.values())
     assert sum(record.metrics.get("language/skipped", 0) for record in history) == 0
     boards = LanguageBoards(read_boards(trained.boards), Split.VALIDATION, settings.language)
-    asked = questions(boards, NUM_QUESTIONS)
+    asked = reward_examples(boards, NUM_QUESTIONS)
 
     last = sorted((trained.tuned / "checkpoints").iterdir())[-1]
     after, before = (

@@ -1,7 +1,7 @@
 """Generation of answers: greedy, or sampled from the distribution over the whole vocabulary.
 
-The model reads equal prompts, such as a group's, once; their answers start from copies of one key-value cache. The next number of a
-prompt's random stream draws a token (inverse transform sampling), so other prompts change an answer only by rounding.
+The model reads equal prompts once; their answers start from copies of one key-value cache. Each answer has its own random stream, so other
+prompts of a batch change an answer only by rounding.
 """
 
 from collections.abc import Sequence
@@ -21,29 +21,30 @@ class TooLongError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
-    text: str  # End token left out.
-    is_truncated: bool  # Cut at `language.max_answer_tokens`.
+    text: str  # Without the end token.
+    is_truncated: bool  # Cut at `language.max_answer_tokens`, before its end token.
     prompt_ids: tuple[int, ...]
-    token_ids: tuple[int, ...]  # End token included, unless truncated.
-    log_probs: tuple[float, ...] = field(compare=False)  # Each token's, in nats, at the sampling temperature (greedy: T = 1).
+    token_ids: tuple[int, ...]  # With the end token, unless truncated.
+    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature (greedy: at 1).
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
-    """Return greedy answers; raises the errors of `sampled_answers`."""
+    """Return one greedy answer per prompt. Raises the errors of `sampled_answers`."""
     return sampled_answers(policy, prompts, temperature=1.0, streams=None)
 
 
 def sampled_answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
-    """Return an answer to each prompt, sampled at a temperature above 0; without streams, the greedy answer.
+    """Return one answer per prompt, sampled at a temperature above 0, or the greedy answer if `streams` is None.
 
-    A prompt's stream advances by one number per token. Raises NonFiniteError if a logit is not finite, and the error of `refuse_too_long`.
+    A prompt's stream advances by one number per token. Raises NonFiniteError if a logit is NaN or infinite, and the error of
+    `refuse_too_long`.
     """
     ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
-    # Sorted, a batch has prompts of similar length, which saves padding, and equal prompts side by side.
+    # Sorting puts prompts of similar length into one batch, which saves padding, and equal prompts too.
     order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -56,7 +57,7 @@ def sampled_answers(
 def _written(
     policy: LanguagePolicy, prompts: Sequence[tuple[int, ...]], streams: Sequence[np.random.Generator] | None, temperature: float
 ) -> list[GeneratedAnswer]:
-    """Return the answers to a batch of prompts, generated one token of each at a time."""
+    """Return the answers to a batch of prompts (token ids)."""
     distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, distinct))
     padded = torch.tensor([[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct], device=policy.device)
@@ -66,8 +67,8 @@ def _written(
     kept = torch.tensor([distinct[ids] for ids in prompts], device=policy.device)
     cache.batch_select_indices(kept)
     mask, logits = mask[kept], output.logits[kept]
-    rows = list(range(len(prompts)))  # Answers that have not ended yet.
-    written: list[list[tuple[int, float]]] = [[] for _ in prompts]
+    rows = list(range(len(prompts)))  # Unfinished answers.
+    written: list[list[tuple[int, float]]] = [[] for _ in prompts]  # Token ids with log-probabilities.
     for length in range(1, policy.config.max_answer_tokens + 1):
         chosen, log_probs = _drawn(logits[:, -1], temperature, None if streams is None else [streams[row] for row in rows])
         for row, token in zip(rows, zip(chosen.tolist(), log_probs.tolist(), strict=True), strict=True):
@@ -86,8 +87,11 @@ def _written(
 
 
 def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Generator] | None) -> tuple[Tensor, Tensor]:
-    """Return a token per row of logits [rows, vocabulary] and its log-probability, both [rows]; without streams the likeliest token."""
-    if not bool((logits < torch.inf).all()):  # NaN fails too.
+    """Return one token per row of logits [rows, vocabulary] and its log-probability, both [rows].
+
+    The token is sampled, or the likeliest if `streams` is None.
+    """
+    if not bool((logits < torch.inf).all()):  # NaN < inf is false.
         raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
     distribution = token_distribution(logits, temperature=temperature)
     if streams is None:
@@ -106,7 +110,7 @@ def _answer(policy: LanguagePolicy, prompt: tuple[int, ...], written: Sequence[t
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError if a prompt (token ids) and `language.max_answer_tokens` exceed the model's context."""
+    """Raise TooLongError if a prompt (token ids) plus `language.max_answer_tokens` exceeds the model's context."""
     num_answer, context, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
     if context is not None and longest + num_answer > context:
         raise TooLongError(

@@ -1,6 +1,6 @@
 """A language model as a player of matches and as a UCI engine.
 
-The player asks up to `language.max_questions` times for a legal move; then the game is lost.
+The player asks the model up to `language.max_questions` times for a move. If no answer names a legal move, the game is lost.
 """
 
 from collections.abc import Sequence
@@ -42,14 +42,14 @@ def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
 
 
 def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> tuple[chess.Move | None, MoveAnswer]:
-    """Return an answer's best move (None if missing or illegal) and the parsed answer.
+    """Return the move that an answer names as best (None if missing or illegal) and the parsed answer.
 
-    `allowed` restricts the moves (UCI) unless empty. Castling is the king's move of two squares.
+    If `allowed` (moves in UCI) is not empty, other moves count as illegal. Castling is written as the king's move of two squares.
     """
     legal = {move.uci(): move for move in board.legal_moves}
-    read = read_move_answer(answer, num_legal=len(legal))
-    move = None if read.best is None or (allowed and read.best not in allowed) else legal.get(read.best)
-    return move, read
+    parsed = read_move_answer(answer, num_legal=len(legal))
+    move = None if parsed.best is None or (allowed and parsed.best not in allowed) else legal.get(parsed.best)
+    return move, parsed
 
 
 def moves_with_retries(
@@ -60,27 +60,28 @@ def moves_with_retries(
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return a reply for each board, without a move if `language.max_questions` answers name no legal move.
+    """Return a reply for each board; its move is None if `config.max_questions` answers name no legal move.
 
-    The first answer is sampled at `temperature`, None means greedy; retries at T = 1, because a greedy answer would not change.
+    The first answer is sampled at `temperature`, or greedy for None. Retries are always sampled, at the training temperature 1, because a
+    greedy answer would not change.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
     rows = list(range(len(boards)))
     for attempt in range(generator.config.max_questions):
         asked = [prompts[row] for row in rows]
-        now = temperature if attempt == 0 else _RETRY_TEMPERATURE
-        if now is None:
+        attempt_temperature = temperature if attempt == 0 else _RETRY_TEMPERATURE
+        if attempt_temperature is None:
             answers = generator.greedy(asked)
         else:
-            answers = generator.sampled(asked, temperature=now, streams=[streams[row] for row in rows])
+            answers = generator.sampled(asked, temperature=attempt_temperature, streams=[streams[row] for row in rows])
         for row, answer in zip(rows, answers, strict=True):
-            move, read = named_move(boards[row], answer, allowed=allowed)
+            move, parsed = named_move(boards[row], answer, allowed=allowed)
             counts = ReplyCounts(
                 num_moves=int(attempt == 0),
                 num_answers=1,
-                num_unreadable=int(read.best is None),
-                num_illegal=int(move is None and read.best is not None),
+                num_unreadable=int(parsed.best is None),
+                num_illegal=int(move is None and parsed.best is not None),
             )
             replies[row] = Reply(move=move, counts=replies[row].counts + counts)
         rows = [row for row in rows if replies[row].move is None]
@@ -91,14 +92,14 @@ def moves_with_retries(
 
 class LanguagePlayer:
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
-        """Draw one number from `rng`, the root of all games' streams."""
+        """Draw one number from `rng`, which seeds the random streams of all games."""
         self.name = name
         self._generator = generator
         self._temperature = temperature
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[Reply]:
-        """Return a reply for each board; `games` are the games' numbers."""
+        """Reply to each board. A board's number in `games` selects the random stream."""
         streams = [self._streams.of(game) for game in games]
         return moves_with_retries(self._generator, boards, temperature=self._temperature, streams=streams)
 
@@ -108,7 +109,10 @@ class LanguageMoveFinder:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Seed, game number and ply name the random stream, so a repeated `go` gives the same move."""
+        """Return the move of the first answer that names an allowed legal move; without one, the engine resigns.
+
+        Seed, game number and ply select the random stream, so a repeated `go` gives the same move.
+        """
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())
         (reply,) = moves_with_retries(self._generator, [board], temperature=temperature, streams=[stream], allowed=allowed)

@@ -1,1 +1,1 @@
-"""Learning: imitation, the parse-rate gate, GRPO, measurements on held-out boards."""
+"""Learning: imitation, a check that answers can be parsed, GRPO, measurements on held-out boards."""

@@ -1,4 +1,4 @@
-"""Prompts with their answers as padded token ids, and the answers' logits, for imitation, scoring and the loss."""
+"""Prompts with answers as padded token ids, and the logits of the answers' tokens, for imitation and GRPO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,29 +15,31 @@ IGNORED: Final = -100  # Padding in `targets`; torch's cross-entropy ignores thi
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """R prompts, padded on the left, with their answers, padded on the right: all answers begin in one column, as in generation.
+    """R prompts, padded on the left, with their answers, padded on the right. All answers begin in the same column, as in generation.
 
-    Legend: R rows, C columns, T tokens of the longest answer, K tokens of all answers, V tokens of the vocabulary.
+    Answers include the end token if the caller appends it.
+
+    Legend: R rows, C columns of `input_ids`, T tokens of the longest answer, K tokens of all answers, V size of the vocabulary.
     """
 
-    input_ids: Tensor  # [R, C], without the last token of the longest answer, from which the model predicts nothing.
+    input_ids: Tensor  # [R, C], prompts and answers without the last column, from which nothing is predicted.
     attention_mask: Tensor  # [R, C], 1 for tokens, 0 for padding.
-    targets: Tensor  # [R, T], the answers' tokens, each predicted from the column before, then `IGNORED`.
+    targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`; column C - T + t of `input_ids` predicts `targets[:, t]`.
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
-        """Batch token ids on the policy's device. Raises TooLongError beyond the model's context."""
+        """Batch token ids (at least one row) on the policy's device. Raises TooLongError if a row exceeds the model's context."""
         context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if context is not None and longest > context:
             raise TooLongError(
                 f"an example of {longest} tokens does not fit into the model's context of {context}: lower language.num_history_moves"
             )
-        width, length = max(map(len, prompts)), max(map(len, answers))
-        input_ids = torch.full((len(prompts), width + length), policy.pad_id)
+        prompt_width, answer_width = max(map(len, prompts)), max(map(len, answers))
+        input_ids = torch.full((len(prompts), prompt_width + answer_width), policy.pad_id)
         mask = torch.zeros_like(input_ids)
-        targets = torch.full((len(prompts), length), IGNORED)
+        targets = torch.full((len(prompts), answer_width), IGNORED)
         for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            start, end = width - len(prompt), width + len(answer)
+            start, end = prompt_width - len(prompt), prompt_width + len(answer)
             input_ids[row, start:end] = torch.tensor([*prompt, *answer])
             mask[row, start:end] = 1
             targets[row, : len(answer)] = torch.tensor(answer)
@@ -58,7 +60,7 @@ class AnswerBatch:
 
     @property
     def tokens(self) -> Tensor:
-        """[K], row after row."""
+        """[K] all answers' tokens, row after row."""
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:

@@ -1,7 +1,9 @@
-"""Measurements on held-out boards: regret of greedy and sampled answers, rates of readable and legal answers.
+"""Measurements of a language model: regret, readable and legal answers on held-out boards; mean reward on validation prompts.
 
-A language model has no distribution over moves, so entropy over moves and blunder probability are not measured. An answer without a legal
-move has value 0, a loss, without a retry, which would hide illegal answers.
+A move's value is the win probability in [0, 1] for the player to move, by an engine search at `evaluation.heldout_depth` (`strong_values`).
+A move's regret is the best move's value minus the move's value. An answer without a legal move has value 0, a loss, and is not retried,
+because retries would hide such answers. Entropy over moves and blunder probability are not measured, because a language model has no
+distribution over moves.
 """
 
 import math
@@ -26,8 +28,8 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
-_ROOT: Final = 0  # Root of all random streams, the same for all policies, so comparisons have less noise.
-_NUM_SAMPLED: Final = 2  # Answers sampled for each board, beside the greedy answer.
+_ROOT: Final = 0  # Seed of all policies' random streams; a common seed makes comparisons less noisy.
+_NUM_SAMPLED: Final = 2  # Sampled answers per board, beside the greedy answer.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -35,7 +37,7 @@ class EvaluationBoards:
     """N held-out boards."""
 
     boards: tuple[chess.Board, ...]
-    values: tuple[Mapping[chess.Move, float], ...]  # Legal move -> win probability for the mover, at `evaluation.heldout_depth`.
+    values: tuple[Mapping[chess.Move, float], ...]  # Legal move -> value.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
     def __len__(self) -> int:
@@ -43,19 +45,21 @@ class EvaluationBoards:
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
-        """Return `language.num_heldout_boards` held-out boards in the table's order: the first of each phase, equally many if possible.
+        """Return up to `language.num_heldout_boards` held-out boards, equally many of each game phase if possible.
 
-        Raises ValueError without held-out boards, or if a chosen board has no `strong_values`.
+        The first boards of each phase are chosen and keep the table's order. Raises ValueError if the table has no held-out boards, or if a
+        chosen board has no `strong_values`.
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
             raise ValueError("the dataset has no boards in its heldout split")
         of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
+        # One board of each phase in turn.
         in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
         chosen = [rows[index] for index in sorted(islice(in_turn, config.num_heldout_boards))]
         for row in chosen:
             if row["strong_values"] is None:
-                raise ValueError(f"{row['fen']} has no values of the deeper search")
+                raise ValueError(f"{row['fen']} has no values at evaluation.heldout_depth (column strong_values)")
         return cls(
             boards=tuple(chess.Board(row["fen"]) for row in chosen),
             values=tuple(
@@ -66,65 +70,67 @@ class EvaluationBoards:
         )
 
     def worth(self, moves: Sequence[chess.Move | None]) -> NDArray[np.float64]:
-        """Return one move's value per board, [N]; 0 for None."""
+        """Return the value of one legal move per board, [N]; 0 for None."""
         return np.array([0.0 if move is None else values[move] for values, move in zip(self.values, moves, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class LanguageEvaluation:
     scores: HeldoutScores
-    is_whole: NDArray[np.bool_]  # [N]: every field of the greedy answer can be parsed.
+    is_readable: NDArray[np.bool_]  # [N]: every field of the greedy answer can be parsed.
     is_legal: NDArray[np.bool_]  # [N]: the greedy answer names a legal move.
 
     def metrics(self) -> dict[str, float]:
         scores = self.scores
-        metrics = {"heldout/parse_rate": float(self.is_whole.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
+        metrics = {"heldout/parse_rate": float(self.is_readable.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
         for name in ("expected_value", "regret_sampled", "regret_best"):
             column = getattr(scores, name)
             metrics[f"heldout/{name}"] = float(column.mean())
             for index, phase in enumerate(PHASES):
                 if (rows := scores.phases == index).any():
                     metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
-        if len(self.is_whole) > 1:  # A single board gives no standard error.
+        if len(self.is_readable) > 1:  # One board has no standard error.
             metrics["heldout/regret_best_stderr"] = float(scores.regret_best.std(ddof=1)) / math.sqrt(len(scores.regret_best))
         return metrics
 
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
-    """The mean value of `_NUM_SAMPLED` answers, sampled at T = 1, estimates the expected value."""
+    """Score greedy and sampled answers. The sampled answers' mean value estimates an answer's expected value at temperature 1."""
     prompts = board_prompts(boards.boards)
-    best, read = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
+    greedy_moves, parsed = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
     answers = generator.sampled(
         [prompt for prompt in prompts for _ in range(_NUM_SAMPLED)],
         temperature=1.0,
         streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(_NUM_SAMPLED)],
     )
-    drawn = [
+    sampled_values = [
         boards.worth([named_move(*pair)[0] for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
         for number in range(_NUM_SAMPLED)
     ]
-    value = np.mean(drawn, axis=0)
+    expected = np.mean(sampled_values, axis=0)
     top = np.array([max(values.values()) for values in boards.values])
     return LanguageEvaluation(
-        scores=HeldoutScores(regret_best=top - boards.worth(best), regret_sampled=top - value, expected_value=value, phases=boards.phases),
-        is_whole=np.array([answer.is_readable for answer in read]),
-        is_legal=np.array([move is not None for move in best]),
+        scores=HeldoutScores(
+            regret_best=top - boards.worth(greedy_moves), regret_sampled=top - expected, expected_value=expected, phases=boards.phases
+        ),
+        is_readable=np.array([answer.is_readable for answer in parsed]),
+        is_legal=np.array([move is not None for move in greedy_moves]),
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutReward:
-    """Rewards of one answer to each of N prompts, sampled at T = 1."""
+    """Rewards of N answers, one per prompt, sampled at temperature 1."""
 
-    rewards: NDArray[np.float64]  # [N] points, all parts at full weight.
+    rewards: NDArray[np.float64]  # [N] points (`grpo.language.text.rewards`), without the warm-up of training.
     is_readable: NDArray[np.bool_]  # [N]: every field can be parsed.
 
     def metrics(self) -> dict[str, float]:
         return {"heldout/reward": float(self.rewards.mean())}
 
 
-def questions(boards: LanguageBoards, count: int) -> list[Example]:
-    """Return `count` examples; equal boards give equal examples."""
+def reward_examples(boards: LanguageBoards, count: int) -> list[Example]:
+    """Draw `count` examples with a fixed seed."""
     return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
 
 

@@ -1,4 +1,4 @@
-"""Imitation before GRPO: a language model learns to write answers made from the move values.
+"""Imitation before GRPO: a language model learns to write the answers that get the full reward.
 
 The loss is the cross-entropy of the answers' tokens, end token included; prompts carry no loss.
 """
@@ -19,17 +19,17 @@ from grpo.settings.tree import PretrainConfig
 from grpo.train.fitting import fit
 
 _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
-_BETAS: Final = (0.9, 0.98)  # AdamW's 0.999 is too slow for transformers, whose gradients change size fast.
+_BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly: gradients of transformers change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
-_NUM_VALIDATION: Final = 256
-_VALIDATION_BATCH: Final = 64
+_NUM_VALIDATION: Final = 256  # Examples.
+_VALIDATION_BATCH: Final = 64  # Examples.
 
 
 def imitate(
     policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
-    """Yield a record at each validation measurement; the policy gets the weights with the lowest loss.
+    """Yield a record at each validation measurement; the policy ends with the weights of the lowest validation loss.
 
     Raises NonFiniteError if a loss is not finite, TooLongError if an example exceeds the model's context.
     """
@@ -47,7 +47,7 @@ def imitate(
         return config.learning_rate * _schedule(step, config.num_steps)
 
     def loss(step: int) -> Tensor:
-        # A step has its own random stream, so a resumed run draws the same batch.
+        # Each step has its own random stream, so a resumed run draws the same batch.
         sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
         return sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
 
@@ -61,7 +61,7 @@ def imitate(
 
 @torch.no_grad()
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
-    """Return the mean cross-entropy in nats per token, over all examples and by task."""
+    """Return metrics: the mean cross-entropy in nats per token, over all examples and by text task."""
     totals: dict[TextTask, tuple[float, int]] = {}
     for start in range(0, len(examples), _VALIDATION_BATCH):
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
@@ -73,7 +73,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return summed loss and number of tokens of each task; one batch per task, because the tasks' lengths differ."""
+    """Return summed loss and number of tokens of each task. Each task has its own batch, because the tasks' lengths differ."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
@@ -85,6 +85,6 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return the learning rate's factor at a step, counted from 1: linear warm-up times linear decay to 0."""
+    """Return the learning rate's factor at a step, counted from 1: linear warm-up times linear decay to 0 after the last step."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

@@ -1,5 +1,7 @@
 """Exact entropy, KL divergence and log-probability of answers' tokens, over the whole vocabulary.
 
+Answers are scored by one forward pass over prompt and answer, without the key-value cache of generation.
+
 Legend: B answers, T tokens of the longest answer.
 """
 
@@ -13,14 +15,14 @@ from torch import Tensor
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 
-# Precision -> largest allowed gap, in nats, between a token's sampled and scored log-probability. Rounding of the key-value cache makes
-# gaps of 1e-6 in float32 and 1e-2 in bfloat16.
+# Precision -> largest allowed gap, in nats, between a token's log-probabilities in generation and in scoring. Rounding alone makes gaps of
+# 1e-6 in float32 and 1e-2 in bfloat16.
 MAX_GAP: Final = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32). Limits memory; does not change the result.
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split rows into pieces of at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits."""
+    """Split `rows` (indices of answers) into pieces of at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits."""
     vocabulary: int = policy.network.config.get_text_config().vocab_size
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
@@ -30,21 +32,21 @@ def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator
 class ExactMeasures:
     """Measures of each token of B answers; 0 on padding."""
 
-    entropy: Tensor  # [B, T] nats at temperature 1: -sum p ln p over the vocabulary.
-    kl: Tensor  # [B, T] nats at the loss's temperature: KL(policy || reference) = sum p (ln p - ln q).
-    log_probs: Tensor  # [B, T] nats at the loss's temperature.
+    entropy: Tensor  # [B, T] nats, at temperature 1: -sum p ln p over the vocabulary.
+    kl: Tensor  # [B, T] nats, at the sampling temperature: KL(policy || reference) = sum p (ln p - ln q).
+    log_probs: Tensor  # [B, T] nats, at the sampling temperature.
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
-        """Return entropy and KL of each answer, summed over its tokens, [B] each; each token's KL is exact, so none is negative.
+        """Return entropy and KL summed over each answer's tokens, [B] each; each token's KL is exact, so no sum is negative.
 
-        Means over sampled answers estimate entropy and KL of whole answers' distributions (chain rule).
+        By the chain rule, the mean over sampled answers estimates entropy and KL of the distribution over complete answers.
         """
         return self.entropy.sum(1), self.kl.sum(1)
 
 
 @torch.no_grad()
 def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: AnswerBatch, *, temperature: float) -> ExactMeasures:
-    """Return the measures of the batch's answers; `temperature` is the loss's."""
+    """Return the measures of the batch's answers, which were sampled from `policy` at `temperature`."""
     measures = torch.zeros(3, *batch.targets.shape, device=policy.device)
     for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
         part = batch.select_rows(rows)

@@ -1,4 +1,7 @@
-"""The gate before GRPO: `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing."""
+"""Check before GRPO: `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
+
+An answer is readable if every field can be parsed and the answer is not truncated.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
 _NUM_PROMPTS: Final = 64  # Prompts of each text task.
-_SHOWN: Final = 60  # Characters of the example in the message.
+_SHOWN: Final = 60  # Characters of an example answer in the message.
 
 
 class UnreadableError(PlainError, RuntimeError):
@@ -23,22 +26,22 @@ class UnreadableError(PlainError, RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParseRate:
-    """Fraction of readable answers to one task's prompts, sampled at T = 1."""
+    """Fraction of readable answers to prompts of one text task, sampled at temperature 1."""
 
     rate: float
     low: float  # Wilson's 95 % interval.
     high: float
-    num: int  # Answers.
-    legal_rate: float | None  # Fraction of answers with a legal best move; None for the environment task.
-    truncated: float  # Fraction of truncated answers, which count as unreadable.
-    example: str  # Beginning of an unreadable answer; of a readable answer if all are readable.
+    num: int  # Number of answers.
+    legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
+    truncated: float  # Fraction of truncated answers.
+    example: str  # Beginning of the first unreadable answer, or of the first answer if all are readable.
 
     def __str__(self) -> str:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
 
 
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
-    """Return the rate of each text task that the settings train, on random boards. Raises NonFiniteError if a weight is not finite."""
+    """Return each trained text task's parse rate on random boards. Raises NonFiniteError if a weight is NaN or infinite."""
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]

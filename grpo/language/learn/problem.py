@@ -1,6 +1,8 @@
-"""GRPO of a language model: the `Problem` of `Trainer` for a policy that answers prompts. A token is a state of the loss.
+"""GRPO of a language model: the `Problem` that `grpo.train.trainer.Trainer` solves.
 
-Legend: K tokens of all answers of a piece, V tokens of the vocabulary.
+The trainer's terms mean here: an initial state is a prompt, a row is an answer, a state of the loss is a token, a move is the token's id.
+
+Legend: K tokens of a piece's answers, V size of the vocabulary.
 """
 
 import math
@@ -30,7 +32,7 @@ class LanguageProblem:
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Freeze `reference`, the policy of the KL terms, which no other code may change. Warm-ups count from `first_step`."""
+        """Freeze `reference`, the policy of the KL terms; the caller must not change it. Warm-ups begin at `first_step`."""
         precision = PRECISIONS[settings.grpo.precision]
         self.reference = reference.at_precision(precision)
         self.reference.network.requires_grad_(requires_grad=False)
@@ -44,7 +46,10 @@ class LanguageProblem:
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
-        """Raises InvariantError if sampled and scored log-probabilities differ by more than `MAX_GAP`."""
+        """Sample and grade a group of answers to each prompt.
+
+        Raises NonFiniteError for a weight or reward that is NaN or infinite, InvariantError for a gap above `MAX_GAP` (`logprobs`).
+        """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
         rollout = sampler.rollout(
@@ -67,7 +72,7 @@ class LanguageProblem:
         return metrics | {"language/normalized_entropy": metrics["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
-        """Yield the tokens of the answers `rows` in pieces of one forward pass, all with equal weight (DAPO, arXiv 2503.14476)."""
+        """Yield the answers `rows` (indices) in pieces of one forward pass. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
         for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
@@ -92,7 +97,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """The second number, ln(size of the vocabulary), bounds a token's entropy."""
+        """Return the mean entropy of an answer, and the largest possible entropy of a token, ln(V), in nats."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
@@ -105,8 +110,8 @@ class LanguageProblem:
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing, because the step determines all random streams."""
+        """Return nothing, because the step selects all random streams."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore nothing."""
+        """Do nothing."""

@@ -1,6 +1,7 @@
 """One rollout of a language model: groups of graded answers, exact measures, metrics.
 
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
+Rewards are in points (`grpo.language.text.rewards`).
 """
 
 from collections import Counter, defaultdict
@@ -29,11 +30,11 @@ class GradedAnswer:
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float  # Points that GRPO trains on: graded parts, weighted by the warm-up. `LanguageProblem` refuses NaN.
+    reward: float  # Points that GRPO trains on: `grades.total(content_fraction)`. `LanguageProblem` refuses NaN.
 
     @property
     def decision(self) -> str | None:
-        """The best move (move task) or the text (environment task)."""
+        """The answer's best move (move task; None if missing) or complete text (environment task)."""
         reading = self.grades.reading
         return reading.best if isinstance(reading, MoveAnswer) else self.answer.text.strip()
 
@@ -43,25 +44,25 @@ class LanguageRollout:
     answers: tuple[GradedAnswer, ...]  # Group after group.
     group_size: int
     batch: AnswerBatch  # One answer per row.
-    sampled: Tensor  # [B, T] nats: a token's log-probability when it was sampled; 0 on padding.
+    sampled: Tensor  # [B, T] nats: each token's log-probability during generation; 0 on padding.
     measures: ExactMeasures
     is_truncated: Tensor  # [B] bool.
     temperature: float
-    advantages: Tensor  # [B] points: reward minus the group's mean. Truncated answers have 0 and do not count in the mean.
+    advantages: Tensor  # [B] points: reward minus the group's mean. The mean leaves out truncated answers, which have advantage 0.
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the answers in the loss: all but truncated answers."""
+        """Indices of the answers that are not truncated."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
     def row_weights(self) -> Tensor:
-        """[B], numbers of tokens."""
+        """[B] number of tokens of each answer."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
     def largest_gap(self) -> float:
-        """Largest gap, in nats, between a token's sampled and scored log-probability."""
+        """Largest gap, in nats, between a token's log-probability in `sampled` and in `measures`."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
 
     @property
@@ -71,7 +72,7 @@ class LanguageRollout:
 
     @property
     def totals(self) -> Tensor:
-        """[B] points, all parts at full weight."""
+        """[B] points, without the warm-up."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
 
     def groups(self) -> Iterator[tuple[GradedAnswer, ...]]:
@@ -87,9 +88,10 @@ class AnswerSampler:
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return a group of answers to each example's prompt; step and row name an answer's random stream.
+        """Return a group of answers to each example's prompt. Step and row select an answer's random stream.
 
-        `content_fraction` in [0, 1] multiplies the reward's chess parts (warm-up). Raises the errors of `sampled_answers`.
+        `content_fraction` in [0, 1] multiplies the reward's chess parts and rises during the warm-up. Raises the errors of
+        `sampled_answers`.
         """
         policy, size = self.policy, self.settings.grpo.group_size
         repeated = [example for example in examples for _ in range(size)]
@@ -103,7 +105,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Float32, whose sums are exact in float64 (`group_advantages`), so equal rewards give advantages of exactly 0.
+        # `group_advantages` sums float32 rewards in float64 without rounding, so equal rewards give advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -138,7 +140,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
 
 
 def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
-    """Return the metrics of the answers `rows`, [B] bool: complete groups."""
+    """Return metrics of the answers that `rows`, [B] bool, selects: complete groups only."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     advantages = rollout.advantages[rows].view(-1, rollout.group_size)
@@ -156,7 +158,7 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of a group's most frequent decision."""
+    """Return the fraction of the group's answers that make its most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 

@@ -26,9 +26,10 @@ class LanguageModelError(PlainError, RuntimeError):
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit of `language.revision`, so that all files come from one commit; 40 hex digits need no hub.
+    """Return the commit that `language.revision` names, so that all files come from one commit.
 
-    The local cache serves if the hub cannot be reached. Raises LanguageModelError if neither has the model.
+    A commit of 40 hex digits needs no hub. The local cache serves if the hub cannot be reached. Raises LanguageModelError if neither has
+    the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -42,7 +43,7 @@ def hub_commit(config: LanguageConfig) -> str:
 
 
 def quieten_transformers() -> None:
-    """Switch off progress bars and warnings, because this module checks what matters."""
+    """Switch off transformers' progress bars and warnings, because this module checks what matters."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -50,15 +51,16 @@ def quieten_transformers() -> None:
 
 
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """Return model and tokenizer of a hub's name at a commit, or of a folder (empty `revision`).
+    """Return model and tokenizer. `name` is a name on the hub, at commit `revision`, or a folder, with an empty `revision`.
 
-    Raises LanguageModelError unless they are a complete causal language model with its tokenizer.
+    Raises LanguageModelError unless they are a complete causal language model with its tokenizer, IncompatibleError for an outdated chess
+    tokenizer.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-        # No dropout, like evaluation mode in `LanguagePolicy`; set before the modules are made.
+        # Dropout is off even if code sets training mode. Modules read the rates when they are made.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
                 setattr(described, key, 0.0)
@@ -91,7 +93,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
 
 
 def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer, padding on the left, with the end token if it has no padding token.
+    """Return the tokenizer. It pads on the left, with the end token if it has no padding token.
 
     Raises LanguageModelError if the tokenizer has no end token or changes `_PROBE`.
     """
@@ -113,12 +115,12 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
-    back = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
-    if back.strip() != _PROBE:
-        # Without tokenizer files, transformers makes an empty tokenizer.
+    decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
+    if decoded.strip() != _PROBE:
+        # Without files, transformers makes an empty tokenizer.
         raise LanguageModelError(
-            f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {back[:24]!r}...); put"
-            " the files that the tokenizer's `save_pretrained` writes beside the model"
+            f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {decoded[:24]!r}...);"
+            " save the tokenizer into the model's folder with `save_pretrained`"
         )
     return tokenizer
 

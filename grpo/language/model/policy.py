@@ -22,8 +22,8 @@ from grpo.settings.language import SMALL, LanguageConfig, model_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_WEIGHTS: Final = "model.safetensors"  # Name given by transformers.
-_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of safetensors' errors.
+_WEIGHTS: Final = "model.safetensors"  # File name that transformers gives the weights.
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of a safetensors error.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,13 +48,13 @@ class LanguagePolicy:
     ) -> None:
         """Move the network to the device, in evaluation mode: with dropout, the scored policy would differ from the sampled policy.
 
-        The tokenizer needs an end and a padding token, which may be equal, because the code uses masks.
+        The tokenizer needs an end and a padding token. They may be equal, because masks mark the padding.
         """
         from transformers import GenerationConfig
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # Removes the author's sampling settings (top-k, repetition penalties): the sampled policy would differ from the trained policy.
+        # Without the model's own sampling settings (top-k, repetition penalties): they would make sampled and trained policy differ.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
@@ -69,7 +69,7 @@ class LanguagePolicy:
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy that shares the network object."""
+        """Return a policy that shares the network object and has another precision."""
         other = copy.copy(self)
         other.precision = precision
         return other
@@ -80,7 +80,7 @@ class LanguagePolicy:
         return other
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in transformers' format, and this project's facts."""
+        """Write model and tokenizer in transformers' format, and `facts.json`."""
         existing = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:
@@ -97,7 +97,8 @@ class LanguagePolicy:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Return the policy that `save` wrote.
 
-        Raises LanguageModelError if the files are no model, IncompatibleError for unknown settings, NonFiniteError for a weight.
+        Raises LanguageModelError if the files are no model, IncompatibleError for unknown settings, NonFiniteError for a NaN or
+        infinite weight.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -135,20 +136,21 @@ class LanguagePolicy:
     def refuse_nonfinite(self) -> None:
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **given: Any) -> Any:
-        """Return the network's output, with logits of the last `num_last` columns, or of all columns if the model cannot leave them out.
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **arguments: Any) -> Any:
+        """Return the network's output, with logits of the last `num_last` columns, or of all columns if the model has no such option.
 
-        Position ids come from the mask, because padding shifts counted columns: for a GPT-2 and 37 padding tokens, sampled and scored
-        log-probabilities then differed by 5 nats, while all logged metrics looked healthy.
+        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. `arguments` go to the network, such as a
+        cache.
 
-        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]; `given` goes to the network, such as a cache.
+        Position ids are computed from the mask, because a model's default positions count padding. With the defaults and 37 padding tokens,
+        a GPT-2's sampled and scored log-probabilities differed by 5 nats, unseen in all metrics.
         """
         if self._cuts_logits:
-            given["logits_to_keep"] = num_last
+            arguments["logits_to_keep"] = num_last
         if self._takes_positions:
-            given["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+            arguments["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16):
-            return self.network(input_ids=input_ids, attention_mask=attention_mask, **given)
+            return self.network(input_ids=input_ids, attention_mask=attention_mask, **arguments)
 
     def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
         """Return the last columns' logits, [rows, num_last, vocabulary] float32."""
@@ -157,7 +159,7 @@ class LanguagePolicy:
 
 
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
-    """Return the model of `language.model`; the seed gives a new small model's weights. Raises LanguageModelError if loading fails."""
+    """Return the model of `language.model`. `seed` determines the weights of `small`. Raises LanguageModelError if loading fails."""
     quieten_transformers()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model

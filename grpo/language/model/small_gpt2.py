@@ -12,12 +12,12 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
-# Standard deviation of initial weights times sqrt(width). With GPT-2's 0.02, meant for width 768, width 64 learns late to copy squares.
+# sqrt(width) * standard deviation of initial weights. GPT-2's 0.02 is meant for width 768; with 0.02, width 64 learns late to copy squares.
 _SPREAD: Final = 0.6
 _NUM_HEADS: Final = 4
 _MAX_TOKENS: Final = 256  # Context: prompt and answer together.
-_FEATURE_SIZE: Final = 26.0  # Length of a feature's vector times sqrt(width).
-_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in moves.
+_FEATURE_SIZE: Final = 26.0  # sqrt(width) * length of a feature's vector (`_add_features`).
+_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in tokens of moves (1 in a FEN).
 _GAIN: Final = 4.0  # Factor of the logits.
 
 
@@ -43,16 +43,16 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Sharper logits: an answer of 70 tokens is valid only if fewer than one token in a thousand is wrong.
+        # Larger logits sharpen distributions: most answers of 70 tokens are valid only if at most one token in a thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Add a vector for each square and piece to the embeddings of its tokens; vectors of different features are orthogonal.
+    """Add a random vector per feature to the embeddings of all tokens that have the feature: a square, a piece, or a move's `from` or `to`.
 
-    Learning about one piece on a square transfers to all pieces, and squares are not confused. Without these vectors, so small a model
-    needs many times as many steps to write valid answers.
+    Vectors are orthogonal within each block of `width` features. Shared vectors transfer learning from one piece on a square to all pieces.
+    Without these vectors, so small a model needs many times as many steps to write valid answers.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))

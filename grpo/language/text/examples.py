@@ -1,4 +1,7 @@
-"""Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading."""
+"""Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading.
+
+RookWorld is the language model whose formats and rewards the tasks use.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,7 +31,7 @@ from grpo.language.text.tasks import (
 )
 from grpo.settings.language import LanguageConfig
 
-MATE_PAWNS: Final = 1_000  # Mate in n is MATE_PAWNS - n / 100, being mated the negative, as in RookWorld's data: 999.97 is mate in three.
+MATE_PAWNS: Final = 1_000  # As in RookWorld, mate in n moves is MATE_PAWNS - n / 100 (n = 3: 999.97), negative for the loser.
 MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990], so none looks like a mate.
 
 _ILLEGAL_MOVE_SHARE: Final = 0.05  # Illegal moves teach the model the `truncated` flag.
@@ -49,12 +52,12 @@ class Example(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """Each tuple has one entry per legal move, by ascending action id."""
+    """Choose a move. Each tuple has one entry per legal move, by ascending action id (`grpo.board.actions`)."""
 
     task = TextTask.MOVE
     moves: tuple[str, ...]  # UCI.
-    values: tuple[float, ...]  # Win probability in [0, 1] for the mover, by the reward's search.
-    evaluations: tuple[float, ...]  # Pawns for the mover.
+    values: tuple[float, ...]  # Win probability in [0, 1] for the player to move, by the engine search of the reward.
+    evaluations: tuple[float, ...]  # Pawns for the player to move.
 
     def read(self, text: str) -> MoveAnswer:
         return read_move_answer(text, num_legal=len(self.moves))
@@ -76,9 +79,9 @@ class EnvironmentExample(Example):
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Make an example of a row of `BOARD_SCHEMA`; the target lists the five best moves, best first.
+    """Make an example of a row of `BOARD_SCHEMA`. The target lists the five best moves, best first.
 
-    `sorted` is stable: the lower action id comes first among equal values.
+    Moves of equal value stay ordered by action id, because `sorted` is stable.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -136,7 +139,7 @@ class LanguageBoards:
 
         Half of the environment examples use a move that ends the game, if there is one. The others use a random legal move, half of them
         after up to `num_history_moves - 1` random moves, because the dataset has no history. `_ILLEGAL_MOVE_SHARE` of all use an illegal
-        move of the mover's pieces.
+        move.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
@@ -174,7 +177,7 @@ def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return the illegal moves of the mover's pieces."""
+    """Return the illegal moves (UCI) of the player to move's pieces."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]
@@ -183,7 +186,7 @@ def _illegal_moves(board: chess.Board) -> list[str]:
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
     """Make `num_moves` random moves; stop before a move that would end the game."""
     for _ in range(num_moves):
-        legal = list(board.legal_moves)  # `random_move` orders moves differently and would draw other examples.
+        legal = list(board.legal_moves)  # `grpo.board.actions.random_move` has another order, which would draw other examples.
         board.push(legal[int(rng.integers(len(legal)))])
         if board.is_game_over():
             board.pop()

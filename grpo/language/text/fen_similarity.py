@@ -1,15 +1,15 @@
-"""FEN parsing, and the similarity of environment answers: the correct fraction of the change that a move makes.
+"""Parsing of FENs, and a score for the FEN that a language model predicts for the position after a move (the answer).
 
-A copy of the old FEN would share 97 % of the squares with the truth, so the similarity compares changes: weight of the changes common to
-answer and truth / weight of the changes of either (Jaccard index, https://en.wikipedia.org/wiki/Jaccard_index). A square has weight 1,
-another field `FIELD_WEIGHT`.
+A copy of the old FEN would share 97 % of the squares with the true FEN, so the score compares changes of the old FEN: weight of the changes
+common to answer and truth / weight of the changes of either (Jaccard index, https://en.wikipedia.org/wiki/Jaccard_index). A square has
+weight 1, another field `FIELD_WEIGHT`.
 """
 
 import re
 from typing import Final
 
-# Weight of side to move, each castling right, en passant and each clock, which are easy to predict: copied squares with correct fields get
-# at most 0.16 for a quiet move, 3/8 of 2 3/8.
+# Weight of side to move, each castling right, en passant and each clock, which are easy to predict. Copied squares with correct fields get
+# 0.375 / 2.375 = 0.16 if a quiet move changes two squares and three fields.
 FIELD_WEIGHT: Final = 0.125
 NUM_FIELDS: Final = 6
 _NUM_SQUARES: Final = 64
@@ -19,7 +19,10 @@ _FIELDS: Final = [re.compile(form) for form in ("[wb]", "-|K?Q?k?q?", "-|[a-h][3
 
 
 def read_fen(text: str) -> tuple[str | None, ...]:
-    """Return the six fields of a FEN, None if missing or malformed; the first as 64 characters from a8 to h1, `.` if empty."""
+    """Return the six fields of a FEN, each None if missing or malformed.
+
+    The first field is expanded to 64 characters from a8 to h1, `.` for an empty square.
+    """
     words = [*text.split(), *[""] * NUM_FIELDS][:NUM_FIELDS]
     return _squares(words[0]), *(word if word and form.fullmatch(word) else None for form, word in zip(_FIELDS, words[1:], strict=True))
 

@@ -1,20 +1,21 @@
-"""Graded reward of an answer, mostly for the chess, little for the format.
+"""Graded reward of an answer: points, mostly for the chess, few for the format.
 
-Parts of `CHESS` lie in [0, 1] before their weights. The target answer gets every part's maximum; no text gets more.
+The reward is the sum of the parts below, or `MALFORMED`. A part of `CHESS` is a fraction in [0, 1] times its points. The target answer gets
+every part's maximum; no text gets more.
 
 structure, parsing
     With n parsed sections (fields) of N expected: `least + (most - least) (n - 1) / (N - 1)`; 0 if n is 0. Extra sections and words raise
     N, so longer texts never gain.
 move_quality
-    Summed quality of the listed moves / of the five best moves. Quality is (value - worst) / (best - worst), 1 if all values are equal,
-    0 for illegal and repeated moves.
+    Summed quality of the listed moves / summed quality of the five best moves. Quality is (value - worst) / (best - worst), 1 if all values
+    are equal, 0 for illegal and repeated moves.
 evaluation
-    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with `p = win_probability` and e in pawns.
-    Illegal, repeated and unevaluated moves count 0.
+    Mean over the expected moves of `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e and
+    p = `win_probability`. Illegal, repeated and unevaluated moves count 0.
 best_move
     Quality of the named best move.
 similarity
-    `fen_similarity.fen_similarity`.
+    Correct fraction of the position's change (`fen_similarity`).
 outcome
     Correct fraction of reward, terminated and truncated.
 """
@@ -29,10 +30,10 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
 
-# Error in win probability from which an evaluation gets 0; small, so always writing 0.00 gains little on unbalanced boards.
+# Error in win probability from which an evaluation gets 0. A larger tolerance would reward writing 0.00 on all boards.
 EVALUATION_TOLERANCE: Final = 0.25
-STRUCTURE: Final = (0.2, 1.0)  # Points (least, most) for one parsed section and for all.
-PARSING: Final = (0.1, 0.8)  # Points (least, most) for one parsed field and for all.
+STRUCTURE: Final = (0.2, 1.0)  # Points for one parsed section (least) and for all sections (most).
+PARSING: Final = (0.1, 0.8)  # Points for one parsed field (least) and for all fields (most).
 # Part -> points of a perfect answer.
 CHESS: Final[Mapping[str, float]] = {"move_quality": 1.0, "evaluation": 0.5, "best_move": 2.0, "similarity": 2.0, "outcome": 0.5}
 MALFORMED: Final = -0.3  # Reward of an answer without any parsed section.
@@ -74,7 +75,7 @@ def win_probability(pawns: float) -> float:
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
-    """Interpolate `count` in [1, expected] linearly between the ends; 0 for 0."""
+    """Interpolate linearly from ends[0] at count 1 to ends[1] at count `expected`; return 0 for count 0."""
     least, most = ends
     # A weighted mean, unlike `least + ...`, gives exactly `most` for the full count.
     fraction = (count - 1) / (expected - 1)

@@ -1,4 +1,4 @@
-"""The two text tasks: prompts, writers and parsers of answers, in RookWorld's formats (https://github.com/jorahn/RookWorld).
+"""The two text tasks: prompts, writers and parsers of answers, in the formats of RookWorld (https://github.com/jorahn/RookWorld).
 
 `move`, choose a move:
 
@@ -8,8 +8,9 @@
 
     A: <FEN>+<move>+<history>+<new FEN>+<reward>+<terminated>+<truncated>
 
-A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. Parsers
-ignore only white space, count extra words, and never raise.
+A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. An answer's
+sections are M, E and B, or the four parts between `+`; fields are moves, numbers, flags and the FEN's six fields. The flags are 0 or 1:
+terminated means game over, truncated an illegal move. Parsers ignore only white space, count extra words, and never raise.
 """
 
 import re
@@ -23,15 +24,15 @@ from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 NUM_MOVES: Final = 5  # Moves in an answer, unless the board has fewer legal moves.
 _GAP: Final = "    "
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
-# Few digits, so no number is infinite; `[0-9]`, because `\d` also matches digits of other scripts.
+# At most four digits, so no number is infinite; `\d` would also match digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")
-_NUM_PARTS: Final = 4
+_NUM_PARTS: Final = 4  # Sections of an environment answer.
 
 
 class TextTask(StrEnum):
-    """Named as in `grpo.metrics.table.TASKS`."""
+    """Values are the keys of `grpo.metrics.table.TASKS`."""
 
     MOVE = "move"
     ENVIRONMENT = "environment"
@@ -42,7 +43,7 @@ def move_prompt(fen: str) -> str:
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
-    """`history` ends with `move`."""
+    """`history`, moves in UCI, ends with `move`."""
     return f"A: {fen}+{move}+{' '.join(history)}+"
 
 
@@ -62,7 +63,7 @@ class Reading:
     num_sections_expected: int  # Expected plus extra sections.
     num_fields: int  # Valid fields of these sections.
     num_fields_expected: int  # Expected fields plus extra words.
-    is_readable: bool  # Every word is a valid field in its place, whatever the board; `num_fields` grades the number of moves.
+    is_readable: bool  # Every word is a valid field in its place; moves need not be legal.
 
     @property
     def is_malformed(self) -> bool:

@@ -1,8 +1,8 @@
 """Chess tokenizer: one token for each square with its piece, two for a move, few for a number.
 
 A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before it; a small model would spend its
-training on counting. Here `knight on f3` is one token and `nothing on a4` another. Unknown text is encoded as bytes. Decoding is the exact
-inverse of encoding.
+training on counting. Here `knight on f3` and `nothing on a4` are tokens. Unknown text is encoded as bytes. Decoding restores
+every valid Unicode text.
 """
 
 import itertools
@@ -21,30 +21,30 @@ END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
 _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
-_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # A FEN's order.
+_SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # a8 to h1.
 _NUM_HALF_MOVES: Final = 151  # Values of the half-move clock: at 150 the game is over.
-_NUM_MOVES: Final = 400  # Move numbers with their own token; larger ones are encoded as bytes.
-_MATES: Final = (990, 999)  # Whole pawns of the largest evaluation and of mates.
+_NUM_MOVES: Final = 400  # Move numbers with their own token; larger numbers are encoded as bytes.
+_LARGE_PAWNS: Final = (990, 999)  # Whole pawns of an evaluation: 990 is the largest without a mate, 999 a mate.
 _SQUARE: Final = "[a-h][1-8]"
-_MOVE_END: Final = r"(?![^ +])"
-_PIECES: Final = re.compile(
+_MOVE_END: Final = r"(?![^ +])"  # A blank, `+` or the text's end follows.
+_PARTS: Final = re.compile(
     "|".join(
         (
-            rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",
-            r"[PA]: ",
-            r"    [MEB]:",
-            rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",
-            rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",
-            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",
-            r" [wb](?= )",
-            r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",
-            r" [a-h][36](?= )",
-            r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",
-            r"(?<=[0-9] )[0-9]{1,3}",
-            r"\+-?[01]\.[0-9]{1,3}(?=\+)",
-            r"\+[01]\+[01](?!\.)",
-            r" -?[0-9]{1,3}(?=\.)",
-            r"\.[0-9]{2}",
+            rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",  # Squares of a FEN.
+            r"[PA]: ",  # Beginning of a prompt.
+            r"    [MEB]:",  # Label of a section.
+            rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",  # A move's first square.
+            rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # A move's second square, with promotion.
+            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # The same at the text's beginning.
+            r" [wb](?= )",  # Side to move.
+            r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",  # Castling rights, with "-" for no en passant.
+            r" [a-h][36](?= )",  # En-passant square.
+            r" [0-9]{1,3} (?=[0-9]{1,3}(?:[+ ]|\Z))",  # Half-move clock.
+            r"(?<=[0-9] )[0-9]{1,3}",  # Move number.
+            r"\+-?[01]\.[0-9]{1,3}(?=\+)",  # Reward: +0.001
+            r"\+[01]\+[01](?!\.)",  # Flags terminated and truncated: +0+1
+            r" -?[0-9]{1,3}(?=\.)",  # Whole pawns of an evaluation.
+            r"\.[0-9]{2}",  # Hundredths of a pawn.
             r".",
         )
     ),
@@ -53,13 +53,13 @@ _PIECES: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """A model's folder has a copy of the vocabulary, to detect changes."""
+    """Loading a model compares the saved tokens with this code's tokens."""
 
     vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
 
     def __init__(self, **settings: Any) -> None:
-        self._ids = {token: index for index, token in enumerate(dict.fromkeys(_vocabulary()))}
+        self._ids = {token: index for index, token in enumerate(_vocabulary())}
         self._tokens = list(self._ids)
         super().__init__(  # type: ignore[no-untyped-call]
             **{**settings, "eos_token": END, "pad_token": PAD, "padding_side": "left", "clean_up_tokenization_spaces": False}
@@ -82,15 +82,15 @@ class ChessTokenizer(PreTrainedTokenizer):
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
         tokens: list[str] = []
-        for match in _PIECES.finditer(text):
-            piece = match[0]
-            squares = _squares(piece) if match["placement"] else None
+        for match in _PARTS.finditer(text):
+            part = match[0]
+            squares = _placement_tokens(part) if match["placement"] else None
             if squares is not None:
                 tokens += squares
-            elif piece in self._ids:
-                tokens.append(piece)
+            elif part in self._ids:
+                tokens.append(part)
             else:
-                tokens += (f"<{byte:02x}>" for byte in piece.encode("utf-8", "surrogatepass"))
+                tokens += (f"<{byte:02x}>" for byte in part.encode("utf-8", "surrogatepass"))
         return tokens
 
     def _convert_token_to_id(self, token: str) -> int:
@@ -100,7 +100,7 @@ class ChessTokenizer(PreTrainedTokenizer):
         return self._tokens[index]
 
 
-def _squares(placement: str) -> list[str] | None:
+def _placement_tokens(placement: str) -> list[str] | None:
     """Return a token per square; None unless the text is a valid, canonical piece placement."""
     pieces = re.sub("[1-8]", lambda digit: _EMPTY * int(digit[0]), placement).replace("/", "")
     tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False)]
@@ -109,7 +109,7 @@ def _squares(placement: str) -> list[str] | None:
 
 def _texts(tokens: Sequence[str]) -> Iterator[str]:
     """Yield the tokens' text in parts; a run of empty squares becomes a digit."""
-    for kind, run in itertools.groupby(tokens, key=_kind):
+    for kind, run in itertools.groupby(tokens, key=_token_kind):
         if kind == "bytes":
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
         elif kind == "square":
@@ -119,7 +119,7 @@ def _texts(tokens: Sequence[str]) -> Iterator[str]:
             yield from run
 
 
-def _kind(token: str) -> str:
+def _token_kind(token: str) -> str:
     if len(token) == 4 and token[1] == "@":
         return "square"
     return "bytes" if re.fullmatch("<[0-9a-f]{2}>", token) else "text"
@@ -135,9 +135,9 @@ def _vocabulary() -> Iterator[str]:
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
     yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")
-    # Clocks, evaluations and flags share no tokens, because different text follows them.
+    # Clocks, evaluations and flags share no tokens, so a token shows the model what text follows.
     yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
     yield from (str(number) for number in range(_NUM_MOVES))
-    yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_MATES))
+    yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_LARGE_PAWNS))
     yield from (f".{number:02d}" for number in range(100))
     yield from ("+0.001", "+0.5", "+1.0", "+-1.0", "+0+0", "+0+1", "+1+0", "+1+1")
