@@ -227,7 +227,15 @@ def resize(job: Mapping[str, Any]) -> int:
 
 
 IMPORTS: Final = {
-    "finetune": ("tiny_training", "grpo.train.self_play", "steps.language.finetune", "steps.batch.spot_notice"),
+    "finetune": (
+        "tiny_training",
+        "grpo.train.self_play",
+        "grpo.policy.networks.afterstates",
+        "steps.language.finetune",
+        "steps.batch.spot_notice",
+        "pyarrow.dataset",
+        "scipy.stats",
+    ),
     "flow": ("chess_grpo", "steps.job.task", "great_expectations", "mlflow.tracking", "torch._dynamo"),
 }
 
