@@ -124,7 +124,7 @@ def finetune(job: Job) -> None:
 
     torch.set_num_threads(1)
     loop.NUM_CHECKPOINTS_KEPT = 3
-    grpo.train.self_play.MAX_PLIES = 16
+    grpo.train.self_play.MAX_PLIES = 8
     steps.finetune.value_tables = lambda boards, *_, **__: MadeUpValues()(boards)
     if "failpoint" in job:
         arm(job)
