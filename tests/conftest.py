@@ -73,10 +73,10 @@ def here(tmp_path: Path, give_tables: Callable[[Path], Path]) -> Machine:
 
 @pytest.fixture(scope="session")
 def _quick_clients() -> None:
-    """Parse the megabytes that describe a service once, and not for each client: that is most of the time that one takes."""
-    from botocore.loaders import JSONFileLoader
+    """Share the descriptions of AWS services among sessions: most of a client's start is their search and their megabytes of JSON."""
+    import botocore.session
 
-    JSONFileLoader.load_file = staticmethod(functools.cache(JSONFileLoader().load_file))
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
 
 
 @pytest.fixture

@@ -56,9 +56,9 @@ class Driver(Forks):
         status, log = self.run(home, kind, failpoint=failpoint, nth=nth, **job)
         assert status == -signal.SIGKILL, log
 
-    def told_at(self, home: Path, failpoint: str, nth: int, kind: str = NETWORK, **job: Any) -> tuple[int, str]:
+    def told_at(self, home: Path, failpoint: str, nth: int) -> tuple[int, str]:
         """Run one that gets a SIGTERM at a failpoint, and return its exit status and what it printed."""
-        pid = self.start(home, kind, failpoint=failpoint, nth=nth, deed="pause", **job)
+        pid = self.start(home, failpoint=failpoint, nth=nth, deed="pause")
         wait_for(home, "paused")
         os.kill(pid, signal.SIGTERM)
         return self.end(home)

@@ -124,7 +124,7 @@ def finetune(job: Job) -> None:
 
     torch.set_num_threads(1)
     loop.NUM_CHECKPOINTS_KEPT = 3
-    grpo.train.self_play.MAX_PLIES = 16
+    grpo.train.self_play.MAX_PLIES = 8
     steps.finetune.value_tables = lambda boards, *_, **__: MadeUpValues()(boards)
     if "failpoint" in job:
         arm(job)
@@ -227,7 +227,15 @@ def resize(job: Mapping[str, Any]) -> int:
 
 
 IMPORTS: Final = {
-    "finetune": ("tiny_training", "grpo.train.self_play", "steps.language.finetune", "steps.batch.spot_notice"),
+    "finetune": (
+        "tiny_training",
+        "grpo.train.self_play",
+        "grpo.policy.networks.afterstates",
+        "steps.language.finetune",
+        "steps.batch.spot_notice",
+        "pyarrow.dataset",
+        "scipy.stats",
+    ),
     "flow": ("chess_grpo", "steps.job.task", "great_expectations", "mlflow.tracking", "torch._dynamo"),
 }
 

@@ -27,7 +27,7 @@ VERSION = "v1"
 _NUM_BOARDS = (32, 16, 12)
 _GRPO: dict[str, dict[str, Any]] = {
     NETWORK: {"num_steps": 8, "states_per_step": 8, "num_minibatches": 2, "learning_rate": 5e-3},
-    LANGUAGE: {"num_steps": 4, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
+    LANGUAGE: {"num_steps": 3, "states_per_step": 3, "num_minibatches": 3, "learning_rate": 1e-4},
 }
 
 

@@ -25,7 +25,7 @@ ENVIRONMENT = {"MLFLOW_TRACKING_URI": "https://mlflow.internal", "CHESS_GRPO_SEC
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def account(_quick_clients: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An account with a bucket, a queue and a secret, and Metaflow's configuration of it."""
     for name in [name for name in os.environ if name.startswith(("AWS_", "METAFLOW_"))]:
         monkeypatch.delenv(name)

@@ -24,16 +24,16 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     # The day may end between the two matches.
     monkeypatch.setattr("steps.cli.match.datetime", SimpleNamespace(now=lambda zone: datetime(2026, 11, 25, tzinfo=zone)))
     short = ("--set", "evaluation.max_plies=10")
-    match = ("match", f"{policy}@0.5", "stockfish:nodes=1,random=.5", "--pairs", "3", "--set", "seed=7", *short)
+    match = ("match", f"{policy}@0.5", "stockfish:nodes=1,random=.5", "--pairs", "2", "--set", "seed=7", *short)
     code, out, _ = console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
-    for said in ("as played", "adjudicated", "ends", "3 distinct openings, a pair of games for each"):
+    for said in ("as played", "adjudicated", "ends", "2 distinct openings, a pair of games for each"):
         assert said in out
-    assert len(re.findall(r"^  (?:as played|adjudicated) +0\.\d{3} \[.*\] = [+-]\d+ Elo \[.*\], 3 pairs$", out, flags=re.MULTILINE)) == 2
+    assert len(re.findall(r"^  (?:as played|adjudicated) +0\.\d{3} \[.*\] = [+-]\d+ Elo \[.*\], 2 pairs$", out, flags=re.MULTILINE)) == 2
     games = games_in((tmp_path / "one.pgn").read_text())
-    assert len(games) == 6
+    assert len(games) == 4
     assert {game.headers["White"] for game in games} == {f"{policy}@0.5", "stockfish:nodes=1,random=.5"}
-    assert len({game.headers["FEN"] for game in games}) == 3
+    assert len({game.headers["FEN"] for game in games}) == 2
     console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"again.{kind}")))
     for kind in KINDS:
         assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"again.{kind}").read_bytes()

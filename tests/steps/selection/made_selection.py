@@ -15,7 +15,7 @@ from doubles import CPU, TINY, saved_policy, some_boards
 from made_boards import write_boards
 from made_games import games_in
 from made_work import work_in
-from presets import TEST, tiny_settings
+from presets import tiny_settings
 
 from grpo.base.files import ASIDE, file_hashes, read_json
 from grpo.board.encoding import position_key
@@ -25,7 +25,7 @@ from grpo.policy.checkpoints import TrainingState, save_checkpoint
 from grpo.policy.distribution import MovePolicy
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.names import declared
-from grpo.settings.tree import Settings, read_settings, settings_over
+from grpo.settings.tree import Settings, settings_over
 from steps import calibrate, confirm, screen, select
 from steps.common.policies import network as network_policies
 from steps.names import CHECKPOINTS, HISTORY, PGN, REPORT
@@ -33,11 +33,10 @@ from steps.run.work import Part
 
 REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}
 NUM_BOARDS = 12
-_MAIN = f"""
-preset = "{TEST}"
+_MAIN = """
 selection.num_candidates = 3
 selection.num_confirmation_pairs = 8
-evaluation.max_plies = 10
+evaluation.max_plies = 6
 """
 ONE = {"selection": {"num_candidates": 1}}
 """One candidate, which has no screening games."""
@@ -53,7 +52,7 @@ class Quitter:
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[Reply]:
         moves = self._player.choose(boards, games)
         return [
-            Reply(move=move if len(board.move_stack) < 6 else None, counts=ReplyCounts()) for move, board in zip(moves, boards, strict=True)
+            Reply(move=move if len(board.move_stack) < 4 else None, counts=ReplyCounts()) for move, board in zip(moves, boards, strict=True)
         ]
 
 
@@ -66,7 +65,7 @@ def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> None:
 
 def settings(inputs: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> Settings:
     text = f'{_MAIN}evaluation.opening_book = "{inputs["openings"]}"'
-    return settings_over(read_settings(text).model_dump(mode="json"), changes or {})
+    return settings_over(tiny_settings(text).model_dump(mode="json"), changes or {})
 
 
 def dataset_boards() -> list[chess.Board]:

@@ -150,7 +150,7 @@ def other_champion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved_policy(tmp_path_factory.mktemp("other") / "champion", 77)
 
 
-SHORT = {"selection": {"num_candidates": 2, "num_confirmation_pairs": 5, "num_sampled_pairs": 2}, "evaluation": {"max_plies": 6}}
+SHORT = {"selection": {"num_candidates": 1, "num_confirmation_pairs": 5, "num_sampled_pairs": 2}}
 
 
 def test_decision_and_games_are_the_same_however_many_tasks_play_them_and_where_some_are_missing_nothing_is_judged(

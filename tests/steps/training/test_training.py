@@ -49,18 +49,18 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_leaves_history_report_findings_and_the_checkpoints_that_are_kept(kind: str, prepared: Path, tmp_path: Path) -> None:
-    given = settings(kind, num_steps=4)
+    given = settings(kind, num_steps=3)
     folder = finetune(tmp_path, prepared, given)
     history = read_history(folder)
-    assert [record.step for record in history] == list(range(5))
-    assert [record.step for record in history if "heldout/regret_best" in record.metrics] == [0, 2, 4]
+    assert [record.step for record in history] == list(range(4))
+    assert [record.step for record in history if "heldout/regret_best" in record.metrics] == [0, 2, 3]
     assert not any(name.startswith("time/") for record in history for name in record.metrics), "what differs between equal runs"
     saved = checkpoint_folders(folder / "checkpoints")
-    assert [checkpoint_step(path) for path in saved] == [2, 4]
+    assert [checkpoint_step(path) for path in saved] == [2, 3]
     report = read_json(folder / REPORT)
-    assert (report["reason"], report["first_step"], report["last_step"]) == ("budget_spent", 0, 4)
+    assert (report["reason"], report["first_step"], report["last_step"]) == ("budget_spent", 0, 3)
     assert report["weights"] == open_policy(saved[-1], CPU).weights
-    assert read_document(folder / FINDINGS, Diagnosis).tag == "not judged: 4 rows are too few"
+    assert read_document(folder / FINDINGS, Diagnosis).tag == "not judged: 3 rows are too few"
     assert (folder / ANSWERS).exists() == (kind == LANGUAGE)
     assert load_checkpoint(saved[0], CPU, FORMATS[kind])[1].facts == {"settings": steps.finetune.STEP.settings(given)}
 
