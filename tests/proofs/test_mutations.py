@@ -78,10 +78,15 @@ TABLE: Final = {
         ("steps/track/publish", "refusal_is_told", "if not self._problems:", "if True:"),
         ("steps/track/registry", "logged_together", "key=lambda run: run.order)", "key=lambda run: -run.order)"),
         ("promises/1_killed_anywhere", "marked_as_such", "== str(attempt.number) and", "is not None and"),
-        ("steps/track/publish", "lost_after", "is_asked=is_over)", "is_asked=False)"),
+        (
+            "steps/track/publish",
+            "lost_after",
+            "child.data.metrics.keys(), ask_store=is_over)",
+            "child.data.metrics.keys(), ask_store=False)",
+        ),
     ],
     "grpo/match/ladder.py": [
-        ("grpo/match/ladder", "mean", ".elo for of_player in probes) / len(probes)", ".elo for of_player in probes[:1])"),
+        ("grpo/match/ladder", "mean", ".elo for games in probes) / len(probes)", ".elo for games in probes[:1])"),
         ("grpo/match/ladder", "first_look", "difference.low > 0 or difference.high < 0", "difference.low > 0"),
         ("grpo/match/ladder", "first_look", "z=first.z)", "z=Z95)"),
         ("grpo/match/ladder", "gap", "weights[above] -= 1", "weights[above] = 0"),
@@ -121,7 +126,7 @@ TABLE: Final = {
         ("grpo/train/imitation", "tiny_imitation", '"reflection", step - 1)', '"reflection", 0)'),
     ],
     "grpo/match/regret.py": [
-        ("grpo/match/regret", "size_of_a_batch", "of_moves = values[rows][:", "of_moves = values[: len(rows)][:"),
+        ("grpo/match/regret", "size_of_a_batch", "values_BA = values[rows][:", "values_BA = values[: len(rows)][:"),
     ],
     "grpo/statistics/verdict.py": [
         ("grpo/statistics/verdict", "holm", "if not claims[0].is_shown:", "if not claims[-1].is_shown:"),
@@ -137,7 +142,7 @@ TABLE: Final = {
         ("grpo/statistics/verdict", "phases_are_adjusted", "float(mean <= tolerance)", "float(mean > tolerance)"),
     ],
     "grpo/statistics/halving.py": [
-        ("grpo/statistics/verdict", "listed_first", "set(sorted(left, key", "set(sorted(reversed(left), key"),
+        ("grpo/statistics/verdict", "listed_first", "ranked = sorted(remaining, key", "ranked = sorted(reversed(remaining), key"),
     ],
     "grpo/statistics/ratings.py": [
         ("grpo/statistics/statistics", "its_weight", "information / information.sum()", "0 * information + 0.5"),
@@ -161,7 +166,7 @@ TABLE: Final = {
         ("steps/run/store", "damaged", "if sha256_file(path) != digests[name]:", "if False:"),
     ],
     "grpo/base/door.py": [
-        ("steps/track/registry", "no_path_below", "or not path.resolve().is_relative_to(folder.resolve()):", "or False:"),
+        ("steps/track/registry", "no_path_below", "if folder.resolve() not in path.resolve().parents:", "if False:"),
         ("steps/track/registry", "outside_of_its_folder", '("", ".", "..")', '("",)'),
     ],
     "steps/run/records.py": [
@@ -178,7 +183,7 @@ TABLE: Final = {
         ("steps/run/work", "digit", "if sha256_text(text)[:16] != seal[1].decode():", "if False:"),
     ],
     "steps/track/client.py": [
-        ("steps/track/publish", "goes_to_no_address", "if store._file is None and (held :=", "if False and (held :="),
+        ("steps/track/publish", "goes_to_no_address", "if store._file is None and (account :=", "if False and (account :="),
     ],
     "steps/run/versions.py": [
         ("steps/run/versions", "each_part", '"inputs": dict(inputs),', '"inputs": sorted(inputs),'),
@@ -186,10 +191,10 @@ TABLE: Final = {
     "steps/track/registry.py": [
         ("steps/track/registry", "peak_goes", "(best.low or 0.0) >= offered.low)", "(best.low or 0.0) > offered.low)"),
         ("steps/track/registry", "peak_goes", "offered.high < _EVEN:", "offered.high > _EVEN:"),
-        ("steps/track/registry", "leads_nowhere", "facts = checked(_FACTS_FORM, tag, place)", "facts = tag"),
-        ("steps/track/registry", "outside_of_its_folder", "checked(_NAME_FORM, entry.path,", "str(entry.path or"),
+        ("steps/track/registry", "leads_nowhere", 'facts = checked(_FACTS_FORM, tag, f"', 'facts = (lambda tag, _: tag)(tag, f"'),
+        ("steps/track/registry", "outside_of_its_folder", "checked(_FILE_NAME_FORM, entry.path,", "str(entry.path or"),
         ("promises/5_lost_machine_and_resume", "not_the_peak", "if target.is_dir() and sha256", "if target.is_dir() or sha256"),
-        ("promises/5_lost_machine_and_resume", "not_the_peak", "if sha256_json(file_hashes(found)) != version.files", "if False"),
+        ("promises/5_lost_machine_and_resume", "not_the_peak", "if sha256_json(file_hashes(files)) != version.files", "if False"),
     ],
     "steps/common/training_loop.py": [
         ("promises/5_lost_machine_and_resume", "optimizer", "(record.step - self._first) %", "record.step %"),
