@@ -16,7 +16,7 @@ from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6  # Examples of each text task.
-_NUM_DRAWN: Final = 64  # Random examples, of which the first of each task are shown.
+_NUM_DRAWN: Final = 64  # Random examples; the first `_NUM_SHOWN` of each task are shown.
 
 
 class GradedAnswer(Document):
