@@ -59,7 +59,7 @@ def runs_here(here: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture
-def bucket(runs_here: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(_quick_clients: None, runs_here: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Let the store be in a bucket of an S3 that other processes reach too; returns its address."""
     with s3_server() as variables:
         for name, value in {**variables, "CHESS_GRPO_STORE": "s3://shop/store"}.items():
