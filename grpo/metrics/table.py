@@ -95,7 +95,7 @@ _ROWS: Final = (
     ("language/reward_trained", "points", "Mean reward used for training, whose parts warm up."),
     *((f"language/reward/{part}", "points", f"Mean weighted part of the reward. {words}") for part, words in REWARD_PARTS.items()),
     *_by_task("language/parse_rate", "fraction of answers", "Answers in which every field can be parsed."),
-    ("language/legal_rate", "fraction of answers", "Answers of the policy task with a legal best move."),
+    ("language/legal_rate", "fraction of answers", "Answers of the move task with a legal best move."),
     *_by_task("language/truncated", "fraction of answers", "Answers truncated at the maximum length; loss and group means leave them out."),
     *_by_task("language/answer_tokens", "tokens", "Mean length of an answer, end token included."),
     *_by_task("language/entropy", "nats", "Mean entropy of an answer at T = 1, summed over its tokens' exact entropies."),

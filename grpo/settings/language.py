@@ -41,7 +41,7 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 class LanguageConfig(Section):
     """A causal language model as the policy; needs `policy.kind = "language"`.
 
-    The model has two tasks: to name moves in a position (policy task), and to write the position after a move (environment task).
+    The model has two tasks: to name moves in a position (move task), and to write the position after a move (environment task).
     """
 
     model: str = SMALL
@@ -54,7 +54,7 @@ class LanguageConfig(Section):
     """Transformer blocks of `model = "small"`."""
 
     environment_share: Probability = 0.25
-    """Fraction of examples and prompts with the environment task; the others have the policy task."""
+    """Fraction of examples and prompts with the environment task; the others have the move task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
     """Maximum number of past moves in an environment prompt."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
