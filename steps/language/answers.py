@@ -19,7 +19,7 @@ _NUM_SHOWN: Final = 6  # Examples of each text task.
 _NUM_DRAWN: Final = 64  # Random examples; the first `_NUM_SHOWN` of each task are shown.
 
 
-class GradedAnswer(Document):
+class ShownAnswer(Document):
     """A greedy answer."""
 
     whose: str  # Name of the policy.
@@ -34,7 +34,7 @@ class AnsweredPrompt(Document):
     task: str
     prompt: str
     target: str
-    answers: tuple[GradedAnswer, ...]  # One per policy, the latest last.
+    answers: tuple[ShownAnswer, ...]  # One per policy, the latest last.
 
 
 class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
@@ -59,12 +59,12 @@ def write_answers(
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
     """Write each policy's greedy answers. `policies` has the latest policy last."""
-    answers: list[list[GradedAnswer]] = [[] for _ in examples]
+    answers: list[list[ShownAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
         for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):
             grades = None if grader is None else grader(example, answer.text)
             row.append(
-                GradedAnswer(
+                ShownAnswer(
                     whose=name,
                     text=answer.text,
                     num_tokens=len(answer.token_ids),
