@@ -39,6 +39,7 @@ from steps.common.measure import (
     SCREENING,
     Arena,
     ScreeningGames,
+    SharedGame,
     SharedGames,
     checkpoint,
     interval_metrics,
@@ -94,10 +95,12 @@ def body(work: Work) -> None:
 
 def _judge(work: Work, screened: Screened, step: int) -> Selection:
     """Return the decision with its measurements; log metrics, and write games and notable moves."""
-    openings = screened.openings
-    matches: dict[str, MatchResult] = {stage: _shared_match(work, stage, step, openings[stage]) for stage in FRESH if stage in openings}
+    openings, ladder = screened.openings, read_ladder(work.inputs["calibrate"])
+    boards = read_boards(work.inputs["join_boards"])
+    screening_games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
+    shares = [read_document(folder / CACHED_GAMES, SharedGames).root for folder in work.parts]
+    matches: dict[str, MatchResult] = {stage: _shared_match(shares, stage, step, openings[stage]) for stage in FRESH if stage in openings}
     confirmed, previous = matches[CONFIRMATION], matches.get(PREVIOUS)
-    ladder, boards = read_ladder(work.inputs["calibrate"]), read_boards(work.inputs["join_boards"])
     folders = checkpoint(work, step), work.inputs["pretrain"]
     candidate, initial = policies = tuple(open_policy(folder, work.device, settings=work.settings) for folder in folders)
     ladder_games = _play_ladder(work, policies, step, ladder, openings[LADDER])
@@ -111,7 +114,11 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     decision = _decide(step, matches, gain, _phase_changes(boards, candidate, initial))
     candidate.write_decisions(work.folder, boards, before=initial)
     ladder_matches = [part.result for games in ladder_games for part in (*games.probes, *games.games)]
-    stages = {SCREENING: _screening(work, screened), **{stage: [match] for stage, match in matches.items()}, LADDER: ladder_matches}
+    stages = {
+        SCREENING: _screening(screening_games, screened),
+        **{stage: [match] for stage, match in matches.items()},
+        LADDER: ladder_matches,
+    }
     _write_games(work, step, policies, stages)
     ratings = {"rating": place.rating, "rating_pretrained": initial_place.rating, "ladder_gain": gain.played}
     regret = {"selection/heldout_regret": screened.heldout_regret_best[step].value}
@@ -137,10 +144,9 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     )
 
 
-def _shared_match(work: Work, stage: str, step: int, openings: Sequence[str]) -> MatchResult:
+def _shared_match(shares: Sequence[Mapping[str, Sequence[SharedGame]]], stage: str, step: int, openings: Sequence[str]) -> MatchResult:
     """Join the tasks' shares of a stage into one match, in the order of its openings."""
-    parts = [read_document(folder / CACHED_GAMES, SharedGames).root for folder in work.parts]
-    games = sorted((game for part in parts for game in part.get(stage, ())), key=lambda game: game.pair)
+    games = sorted((game for share in shares for game in share.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
     return _adjudicated(stage, step, games)
 
@@ -187,9 +193,8 @@ def _decide(step: int, matches: Mapping[str, MatchResult], gain: LadderGain, pha
     )
 
 
-def _screening(work: Work, screened: Screened) -> list[MatchResult]:
+def _screening(games: Mapping[str, Sequence[PlayedGame]], screened: Screened) -> list[MatchResult]:
     """Return the screening's matches in the order of play."""
-    games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
     return [_adjudicated(SCREENING, step, games[match]) for match, step in played.items()]
 
