@@ -31,7 +31,7 @@ _LONGEST: Final = 30
 """Maximum words of a sentence in a message or page. Colons and semicolons end a sentence too."""
 _END: Final = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+|\n\s*\n|\n\s*(?=[-*|#>]|\d+\. )|\s\|\s|<br>")
 """Ends of sentences, paragraphs, list entries and table cells."""
-_NO_PROSE: Final = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)|^ {4}.*$|https?://\S+", re.DOTALL | re.MULTILINE)
+_NO_PROSE: Final = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)|^ {4}[^\n]*$|https?://\S+", re.DOTALL | re.MULTILINE)
 """Code blocks, comments, tags, links' targets and addresses of a page."""
 _QUOTED: Final = re.compile(r"`[^`]*`")
 Breaches = Iterator[tuple[int, str]]
