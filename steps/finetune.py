@@ -64,7 +64,7 @@ def body(work: Work) -> None:
     policy = reference.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step
-    # An engine starts only at its first query, because the dataset's boards already have values.
+    # The engines start at the first query. Boards of the dataset need no query, because the boards have values.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:

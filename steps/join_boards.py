@@ -1,4 +1,4 @@
-"""Join the units (the outputs of `build_boards`) into one dataset: a fixed number of boards for each phase and split, no board twice."""
+"""Join the units (parts of the dataset from `build_boards`): a fixed number of boards for each game phase and split, no board twice."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

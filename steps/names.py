@@ -13,7 +13,7 @@ SUMMARY: Final = "summary.md"  # `check_boards`: summary of the dataset and the 
 DECISIONS: Final = "decisions.json"  # `baseline`, `select`: a policy's notable moves on held-out boards.
 ANSWERS: Final = "answers.json"  # `pretrain`, `finetune`: a language model's answers to some prompts.
 CHECKPOINTS: Final = "checkpoints"  # `finetune`: one folder per checkpoint.
-FINDINGS: Final = f"{ASIDE}/findings.json"  # `finetune`: diagnosis. Not hashed: the diagnosis's code is not part of the version.
+FINDINGS: Final = f"{ASIDE}/findings.json"  # `finetune`: diagnosis. Not hashed, because other diagnosis code must not change the output.
 CACHED_GAMES: Final = "games.json"  # `screen`, `confirm`: games, for `select`.
 PGN: Final = "games.pgn"  # `select`: all games.
 GAMES_PAGE: Final = "games.html"  # `select`: viewer of the notable games.
@@ -30,5 +30,5 @@ a previous champion only to a candidate that is also shown to be better than tha
 PEAK: Final = "peak"
 """The checkpoint to resume from: a folder in the output of `select`, and an alias in the registry.
 
-The score of its games against the pretrained policy has the highest lower bound of the run."""
+The peak's score in games against the pretrained policy has the highest lower bound (95 % interval) of all checkpoints that played."""
 ALIASES: Final = (CHAMPION, PEAK)  # The registry's aliases, also policy names in commands.

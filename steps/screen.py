@@ -91,7 +91,10 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output and return its weights' hash; None without one, or if it is the initial policy."""
+    """Copy the registry's champion into the output, and return the hash of the champion's weights.
+
+    Return None, without a copy, if the registry has no champion or the champion is the initial policy.
+    """
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None

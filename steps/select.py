@@ -1,4 +1,4 @@
-"""Judge the candidate by later games than those that chose it, and choose champion (to play) and peak (to resume from).
+"""Judge the candidate, the checkpoint that `screen` chose, by later games; choose champion (to play) and peak (to resume from).
 
 The initial policy is the run's pretrained policy. Tasks of `confirm` have played the candidate against the initial policy, with best moves
 (CONFIRMATION) and with moves sampled at T = 1 (SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder: rated
@@ -146,7 +146,7 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
 
 
 def _shared_match(shares: Sequence[Mapping[str, Sequence[SharedGame]]], stage: str, step: int, openings: Sequence[str]) -> MatchResult:
-    """Join the tasks' shares of a stage into one match, in the order of its openings."""
+    """Join the tasks' games of a stage into one match, in the order of `openings`."""
     games = sorted((game for share in shares for game in share.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
     return _adjudicated(stage, step, games)

@@ -23,7 +23,7 @@ COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40  # A line with at least this many points shows its moving average (EMA) in bold, and the points faintly.
-_NUM_MARKS: Final = 50  # Most vertical lines for events.
+_NUM_MARKS: Final = 50  # Most vertical lines for events; later events get no line.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {

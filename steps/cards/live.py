@@ -12,7 +12,7 @@ from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, style
 from steps.run.terminal import Pace
 
-Page = Callable[[Seen], Sequence[CardPart]]
+Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`, which draws the page.
 
 _FRACTION: Final = 0.1  # Time between refreshes as a fraction of the step's run time. A refresh starts a process (1.5 CPU seconds).
 _LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.

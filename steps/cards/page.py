@@ -93,6 +93,6 @@ def number_text(value: float | None) -> str:
 
 @cache
 def _environment() -> Environment:
-    jinja = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Metaflow would make links of `](`.
+    jinja = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Metaflow's Markdown would make a link of `](`.
     jinja.filters["number"] = number_text
     return jinja

@@ -33,19 +33,19 @@ CONFIRMATION: Final = "confirmation"
 PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
-"""Stages of a selection. No two stages share an opening, and no opening is a position of the dataset: the steps pass used positions to
-`Arena.openings`."""
+"""Stages of a selection. No two stages share an opening, and no opening is a position of the dataset, because `Arena.openings` excludes
+used positions."""
 FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` divide.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
 def playing_engines(machine: Machine) -> EnginePool:
-    """Return engines for matches, one per thread, which start at their first search."""
+    """Return engines for matches, one per thread. An engine starts at its first search."""
     return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
 
 
 class Arena:
-    """Plays and adjudicates games by a run's rules; a context manager that ends its engines."""
+    """Plays and adjudicates games by a run's settings; a context manager that ends the engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
         """Prepare without starting engines; `progress` takes the number of finished games, the number of expected games, and a label."""

@@ -1,4 +1,4 @@
-"""The loop around the GRPO trainer. It saves checkpoints; a killed run resumes and ends with the same files as an undisturbed run.
+"""The loop around the GRPO trainer. It saves checkpoints, so a killed run resumes and ends with the same files as an undisturbed run.
 
 The progress folder holds the journal (all records so far), `checkpoints/` and, after training, the report. A step's record is logged before
 the step's checkpoint is saved, so every checkpoint has its complete history. After a SIGTERM, the loop completes the current GRPO step,
@@ -104,7 +104,7 @@ class TrainingLoop:
             self._work.say(f"resuming from {self._newest()}")
             self._work.go_on_after(state.step)
             self._work.progress(state.step - self._first, self._config.num_steps, "steps")
-            self._prune()  # The kill may have come between saving and pruning.
+            self._prune()  # A kill between saving and pruning leaves too many checkpoints.
             return
         if history:
             self._work.say(f"no checkpoint in {self._folder} can be resumed; training begins anew")
@@ -138,7 +138,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # Logged before the checkpoint, so a resumed run logs the same lines in the same order.
+                # Timings are logged before the checkpoint is saved, so a resumed run logs lines in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or has_sigterm():

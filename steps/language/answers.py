@@ -16,7 +16,7 @@ from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6  # Examples of each text task.
-_NUM_DRAWN: Final = 64  # Random examples, of which the first `_NUM_SHOWN` of each text task are shown.
+_NUM_DRAWN: Final = 64  # Random examples; at most `_NUM_SHOWN` of each text task are shown.
 
 
 class ShownAnswer(Document):
@@ -42,7 +42,7 @@ class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
-    """Return up to `_NUM_SHOWN` examples of each trained text task."""
+    """Return up to `_NUM_SHOWN` examples of each text task that training uses."""
     num_drawn: Counter[str] = Counter()
     shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
