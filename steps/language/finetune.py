@@ -23,7 +23,7 @@ def body(work: Work) -> None:
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
-    policy.config = language  # Checkpoints save this run's settings, and later games use the saved settings.
+    policy.config = language  # Checkpoints save these settings, which commands such as `play` use.
     reference = policy.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 
