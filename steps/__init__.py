@@ -1,4 +1,7 @@
-"""The steps of the pipeline, one file each: declaration, body, card."""
+"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some steps, the card (page of the step).
+
+`start` and `end` are functions without a declaration.
+"""
 
 from importlib import import_module
 from typing import Any, Final
@@ -18,7 +21,7 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""Order of the flow; NAME is the module `steps.NAME`. Other tables of steps derive from this tuple."""
+"""Steps in the order of the flow. Other tables of steps derive from this tuple."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,8 @@
-"""Measure the pretrained policy's strength before GRPO changes it."""
+"""Measure the pretrained policy's strength before GRPO changes it.
+
+The policy plays a random mover, Stockfish, and the ladder: opponents ("rungs") that `calibrate` rated. Held-out boards, which no training
+uses, give the policy's regret.
+"""
 
 from typing import Final
 
@@ -58,11 +62,11 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
-    """Play a random mover and Stockfish at 1 node; return opponent's name -> match."""
+    """Play a random mover and Stockfish at 1 node per move; return opponent's name -> match."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}
-    for kind, rung in opponents.items():  # Both use the same openings; nothing adds up the scores.
+    for kind, rung in opponents.items():  # Both can use the same openings, because no result combines the two scores.
         opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
         result = arena.match(_player(work, policy, kind), opponent, openings)
         matches[rung.name] = result.report()

@@ -1,4 +1,7 @@
-"""Build one task's boards: positions of some units of the dataset, with the value of every legal move."""
+"""Build one task's part of the dataset: boards (positions from games) with a Stockfish value of every legal move.
+
+The dataset has `boards.num_units` units, which parallel tasks divide. Each unit fills a quota: a number of boards per split and game phase.
+"""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -34,13 +37,13 @@ STEP: Final = Step(
 
 def body(work: Work) -> None:
     """Write each unit's boards and games, and one report of all units."""
-    # Imported objects live until the end; scanning them for garbage took a fifth of the step's own time.
+    # Imported objects live until the end. `freeze` exempts them from garbage collection, which took a fifth of the step's own time.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # One engine plays games (one line), one evaluates all moves. They take turns, so one core is enough.
+    # `players` plays games, `pool` evaluates all moves. The two engines take turns, so one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
@@ -60,13 +63,13 @@ def body(work: Work) -> None:
 
 
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:
-    """Return the rows of positions, and discard positions whose search failed."""
+    """Return one table row per position; discard positions whose search failed."""
 
     def tables(searched: Sequence[Position], depth: int, num_deep: int) -> Iterator[ValueTable | EngineError]:
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # Every move is searched deeply, so a move that the reward's search overrates costs regret.
+    # Regret on held-out boards comes from a second, deeper search of all moves, because the reward's search can overrate a move.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

@@ -1,4 +1,7 @@
-"""Rate the ladder's rungs (a random mover to Stockfish) by games against each other; without a dataset, so runs share a ladder."""
+"""Rate the ladder's opponents ("rungs": a random mover to Stockfish) by games against each other.
+
+The step reads neither dataset nor policy, so runs with equal ladder settings share the output.
+"""
 
 from typing import Final
 
@@ -48,14 +51,14 @@ def body(work: Work) -> None:
 
 
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
-    """Return pair of rungs -> match."""
+    """Return (stronger rung, weaker rung) -> match; a rung is an index of `rungs`."""
     config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
     count = config.num_calibration_pairs
     with playing_engines(work.machine) as pool:
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
-            part = openings[number * count : (number + 1) * count]  # No shared opening, so errors are independent.
+            part = openings[number * count : (number + 1) * count]  # Matches share no opening, so errors are independent.
             first, second = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
             results[meeting] = play_match(first, second, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")

@@ -1,4 +1,4 @@
-"""Check the dataset by the expectations of `data_checks`, and describe a dataset that passed."""
+"""Check the dataset by the expectations of `data_checks` (rules of the library Great Expectations), and describe a dataset that passed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' own pages; not hashed, because they hold times.
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Pages that Great Expectations writes; not hashed, because the pages contain times.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
@@ -71,7 +71,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
     colors, ratings = np.array([color for color, _ in rated]), np.array([rating for _, rating in rated])
     return Distributions(
         cells={phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
-        # The last bin includes 1.
+        # A bin excludes its upper end, so 1 moves into the last bin.
         values=_histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
         legal_moves=_histogram(sizes, phases, PHASES, 4),
         plies=_histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
@@ -80,7 +80,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
 
 
 def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> Histogram:
-    bins = np.floor(numbers / width + 1e-6).astype(np.int64)
+    bins = np.floor(numbers / width + 1e-6).astype(np.int64)  # 1e-6: rounding errors must not lower a multiple of `width`.
     low, size = int(bins.min()), int(np.ptp(bins)) + 1
     counts = tuple(tuple(np.bincount(bins[classes == name] - low, minlength=size).tolist()) for name in names)
     return Histogram(low=low * width, width=width, classes=tuple(names), counts=counts)

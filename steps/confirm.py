@@ -1,4 +1,7 @@
-"""Play one task's share of the games that judge the candidate."""
+"""Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
+
+Each stage of `FRESH` is a match. Parallel tasks divide the openings of each match, and `select` joins the games.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,12 +31,12 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write stage -> this task's games; each game has the index of its opening in the complete match."""
+    """Write this task's games by stage; `SharedGame.pair` is the index of a game's opening in the complete match."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
-        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))  # Once for all stages.
-        num_sharing = 1 if work.machine.is_container else work.part.count  # Tasks share a machine's cores.
+        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))  # Opens a policy once for all stages.
+        num_sharing = 1 if work.machine.is_container else work.part.count  # Outside of containers, tasks divide one machine's cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened.openings):

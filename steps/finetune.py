@@ -1,4 +1,7 @@
-"""Fine-tune the policy by GRPO, with checkpoints measured on held-out boards."""
+"""Fine-tune a network by GRPO, with checkpoints measured on held-out boards, which no training uses.
+
+Language models have another body: `steps.language.finetune`.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -44,14 +47,14 @@ STEP: Final = Step(
 )
 
 
-_NUM_SHOWN: Final = 40  # Events on the card.
+_NUM_SHOWN: Final = 40  # Latest events on the card.
 
 
 def body(work: Work) -> None:
     """Write checkpoints, history and report; continue at the newest checkpoint after a kill.
 
-    The pretrained policy is the frozen reference. Training begins with it, or with the checkpoint that the run resumes from, and makes
-    `grpo.num_steps` further steps.
+    The pretrained policy is the frozen reference. Training begins at the pretrained policy, or at another run's checkpoint if the run
+    resumes from a checkpoint. Training makes `grpo.num_steps` steps.
     """
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     table = read_boards(work.inputs["join_boards"])
@@ -61,7 +64,7 @@ def body(work: Work) -> None:
     policy = reference.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step
-    # The engine starts at its first query; the dataset's states already have values.
+    # The engines start at the first query. Boards of the dataset need no query, because the boards have values.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
@@ -73,7 +76,7 @@ def body(work: Work) -> None:
         if origin is not None:
             before, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
             trainer.begin_from(*origin, takes_optimizer=before == now)
-            if before != now:  # Adam's moments are averages of past gradients, here of another objective.
+            if before != now:  # Adam's moments average gradients of the old objective.
                 work.say("the optimizer begins anew, because grpo.num_own_moves, and so the objective, differs from the checkpoint's")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
@@ -102,7 +105,7 @@ def card(seen: Seen) -> list[CardPart]:
 
     report, records, diagnosis = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS)
     events = [(record.step, event) for record in records for event in record.events]
-    if diagnosis is None and any(event.name == FINDING for _, event in events):  # Still training.
+    if diagnosis is None and any(event.name == FINDING for _, event in events):  # Training is not over.
         diagnosis = diagnose(History.of_records(records), Settings.model_validate(seen.settings))
     findings = () if diagnosis is None else diagnosis.findings
     head = page_part("finetune", seen=seen, ended="" if report is None else report.end, findings=findings)

@@ -1,4 +1,4 @@
-"""Names of files in the steps' outputs, and names of policies."""
+"""Names of files in the steps' outputs, and names of policies. A comment begins with the steps that write the file."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ SUMMARY: Final = "summary.md"  # `check_boards`: summary of the dataset and the 
 DECISIONS: Final = "decisions.json"  # `baseline`, `select`: a policy's notable moves on held-out boards.
 ANSWERS: Final = "answers.json"  # `pretrain`, `finetune`: a language model's answers to some prompts.
 CHECKPOINTS: Final = "checkpoints"  # `finetune`: one folder per checkpoint.
-FINDINGS: Final = f"{ASIDE}/findings.json"  # `finetune`: diagnosis. Not hashed, because the diagnosis's code can change.
+FINDINGS: Final = f"{ASIDE}/findings.json"  # `finetune`: diagnosis. Not hashed, because other diagnosis code must not change the output.
 CACHED_GAMES: Final = "games.json"  # `screen`, `confirm`: games, for `select`.
 PGN: Final = "games.pgn"  # `select`: all games.
 GAMES_PAGE: Final = "games.html"  # `select`: viewer of the notable games.
@@ -23,7 +23,12 @@ MODEL_CARD: Final = "model_card.md"  # `report`: the champion's model card.
 EXPORT_CARD: Final = "README.md"  # Model card of an exported policy.
 
 CHAMPION: Final = "champion"
-"""The policy to play: shown to be better than its own start and the previous champion. A folder of `select` and an alias."""
+"""The policy to play: a folder in the output of `select`, and an alias in the registry.
+
+The folder has the candidate if it is shown to be better than the pretrained policy, otherwise the pretrained policy. The alias moves from
+a previous champion only to a candidate that is also shown to be better than that champion."""
 PEAK: Final = "peak"
-"""The checkpoint to resume from: the highest lower bound in its run. A folder of `select` and an alias."""
+"""The checkpoint to resume from: a folder in the output of `select`, and an alias in the registry.
+
+The peak's score in games against the pretrained policy has the highest lower bound (95 % interval) of all checkpoints that played."""
 ALIASES: Final = (CHAMPION, PEAK)  # The registry's aliases, also policy names in commands.

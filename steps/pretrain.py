@@ -1,4 +1,7 @@
-"""Pretrain a network by imitation of the moves played, and keep the weights with the lowest validation loss."""
+"""Pretrain a network by imitation of the moves played, and keep the weights with the lowest validation loss.
+
+Language models have another body: `steps.language.pretrain`.
+"""
 
 from typing import Final
 
@@ -32,14 +35,14 @@ STEP: Final = Step(
 
 
 class Imitation(Document):
-    """Report of a network's imitation. Losses and entropy, in nats, were measured at the best step."""
+    """Report of a network's imitation. `learning_rate` and later fields are of the best step; losses and entropy are in nats."""
 
     num_positions: int  # Training positions.
     num_steps: int
     best_step: int  # Step with the lowest validation loss, whose weights are saved.
     weights: str  # Hash of the saved weights.
     learning_rate: float
-    train_loss: float
+    train_loss: float  # Mean since the previous validation measurement.
     validation_loss: float
     top1: float  # Fraction of validation boards in which the played move is the policy's likeliest move.
     top5: float

@@ -1,4 +1,7 @@
-"""Write the run's results: one document, the report as a page, and the champion's model card."""
+"""Write the run's results as one document, a page (the report), and the champion's model card.
+
+"Champion before" is the registry's champion before this run.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,14 +29,14 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
-    # The pages show the origin, each output's version, and settings that differ from their defaults.
+    # Pages show settings that differ from the defaults, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards; runs with equal yardsticks compare.
+_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards. Measurements with equal yardsticks are comparable.
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings that change a game's result.
 _REGRET: Final = "heldout/regret_best"
 
@@ -41,7 +44,7 @@ _REGRET: Final = "heldout/regret_best"
 def body(work: Work) -> None:
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_document(work.folder / RESULTS, results)
-    results = read_results(work.folder / RESULTS)  # As other readers get it: keys are sorted.
+    results = read_results(work.folder / RESULTS)  # The file's keys are sorted, as all later readers get them.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
@@ -51,7 +54,10 @@ def body(work: Work) -> None:
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return a run's results from its output folders (under any names); `origin` is RUN/STEP of a resumed run's checkpoint."""
+    """Return a run's results from the output folders of `_INPUTS`; the keys of `folders` do not matter.
+
+    `origin` is RUN/STEP of the checkpoint that a resumed run began from, or empty.
+    """
     outputs = {output.step: output for output in map(_Output, folders.values())}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
     candidate: dict[str, float] = {}

@@ -1,4 +1,8 @@
-"""Choose the candidate among the checkpoints, and fix the previous champion and the openings of all later games."""
+"""Choose the candidate among the checkpoints, and fix the previous champion and the openings of all later games.
+
+Held-out regret (value that best moves lose on held-out boards) selects a few checkpoints. Games against the initial policy, which is the
+pretrained policy, choose the candidate. The previous champion is the registry's champion.
+"""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +51,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the report with the openings of later stages, the screening games, and the previous champion's policy."""
+    """Write a report with the openings of later stages, the screening games, and the previous champion if later games need this policy."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
     best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
@@ -87,7 +91,10 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output and return its weights' hash; None without one, or if it is the initial policy."""
+    """Copy the registry's champion into the output, and return the hash of the champion's weights.
+
+    Return None, without a copy, if the registry has no champion or the champion is the initial policy.
+    """
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None
@@ -101,8 +108,8 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 def _halving(
     work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
 ) -> tuple[HalvingTrace, dict[str, tuple[PlayedGame, ...]]]:
-    """Return the trace, and match name -> games; all candidates of a round play the same openings."""
-    openings: dict[int, list[str]] = {}  # By round.
+    """Return the trace, and `screening_match` -> games. All candidates of a round play the same openings."""
+    openings: dict[int, list[str]] = {}  # Round -> openings.
     games: dict[str, tuple[PlayedGame, ...]] = {}
 
     def play(candidate: int, number: int) -> list[float]:
@@ -110,7 +117,7 @@ def _halving(
             openings[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
         arena.expect(2 * len(openings[number]), f"{SCREENING} games")
         name, initial_name = player_names(SCREENING, candidate)
-        stream, seed = ("asked again", SCREENING, number), work.settings.seed  # Only a language model's retries are sampled.
+        stream, seed = ("asked again", SCREENING, number), work.settings.seed  # The stream serves only a language model's retries.
         first = candidates[candidate].player(name, temperature=None, seed=seed, stream=(*stream, "candidate"))
         second = initial.player(initial_name, temperature=None, seed=seed, stream=(*stream, "initial"))
         result = arena.match(first, second, openings[number])
@@ -121,7 +128,7 @@ def _halving(
 
 
 def _openings(work: Work, arena: Arena, used: set[str], *, is_previous_played: bool) -> dict[str, list[str]]:
-    """Return later stage -> openings, drawn one stage after another, so no two stages share an opening."""
+    """Return stage -> openings for the later stages. Each draw adds to `used`, so no two stages share an opening."""
     config = work.settings.selection
     openings = {CONFIRMATION: arena.openings(config.num_confirmation_pairs, used, f"{CONFIRMATION} 0")}
     if is_previous_played:

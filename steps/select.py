@@ -1,7 +1,8 @@
-"""Judge the candidate by later games than those that chose it, and choose champion (to play) and peak (to resume from).
+"""Judge the candidate, the checkpoint that `screen` chose, by later games; choose champion (to play) and peak (to resume from).
 
 The initial policy is the run's pretrained policy. Tasks of `confirm` have played the candidate against the initial policy, with best moves
-(CONFIRMATION) and with moves sampled at T = 1 (SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder.
+(CONFIRMATION) and with moves sampled at T = 1 (SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder: rated
+engine opponents ("rungs"). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ STEP: Final = Step(
     resources="games",
 )
 _PHASE_TOLERANCE: Final = 0.01
-"""Growth of held-out regret (win probability) in a phase; a candidate shown to exceed it is not promoted."""
+"""Allowed growth of held-out regret in a game phase, in win probability. A candidate with a significantly larger growth is not promoted."""
 
 
 def body(work: Work) -> None:
@@ -123,7 +124,7 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     ratings = {"rating": place.rating, "rating_pretrained": initial_place.rating, "ladder_gain": gain.played}
     regret = {"selection/heldout_regret": screened.heldout_regret_best[step].value}
     work.log(Record(step, _metrics(matches, ratings) | regret))
-    # Screening games overestimate the candidate, because they chose it; the confirmation scores it.
+    # The candidate's score is the confirmation's, because screening games overestimate the candidate that they chose.
     scores = {entry.candidate: entry.so_far for entry in screened.screening} | {step: confirmed.interval()}
     peak = peak_step(scores)
     return Selection(
@@ -145,7 +146,7 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
 
 
 def _shared_match(shares: Sequence[Mapping[str, Sequence[SharedGame]]], stage: str, step: int, openings: Sequence[str]) -> MatchResult:
-    """Join the tasks' shares of a stage into one match, in the order of its openings."""
+    """Join the tasks' games of a stage into one match, in the order of `openings`."""
     games = sorted((game for share in shares for game in share.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
     return _adjudicated(stage, step, games)
@@ -160,7 +161,7 @@ def _play_ladder(
     work: Work, policies: Sequence[Competitor], step: int, ladder: Ladder, openings: Sequence[str]
 ) -> tuple[PlacedGames, PlacedGames]:
     """Play the candidate and the initial policy against the same rungs from the same openings."""
-    # Both share a random stream (for a language model's retries), so equal policies play equal games.
+    # Both policies use the same random stream (for a language model's retries), so equal policies play equal games.
     players = [
         policy.player(name, temperature=None, seed=work.settings.seed, stream=("asked again", LADDER))
         for policy, name in zip(policies, player_names(LADDER, step), strict=True)

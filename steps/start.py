@@ -19,19 +19,19 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10  # Latest runs that give the estimate of the run's time.
+_NUM_TIMED: Final = 10  # Latest runs; their times give the estimate of this run's time.
 
 
 def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
     """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
     Args:
-        config: `settings`, all settings, and `keys`, those of the user's text (nested).
+        config: Has all settings (`settings`) and the settings of the user's text (`keys`), both nested.
         run: Metaflow's run id.
         is_fresh: Recompute every output.
-        resume_from: Origin of a resumed run, as in `find_origin`; empty for a new training.
+        resume_from: Checkpoint to resume from, such as RUN/STEP or `peak` (`find_origin`); empty for a new training.
 
-    Raises PreflightError for failed checks, NotFoundError or ResumeError if the run cannot resume.
+    Raises PreflightError if a check fails, NotFoundError or ResumeError if the run cannot resume.
     """
     if is_fresh and resume_from:
         raise ResumeError("--fresh and --resume-from: a resumed run reuses its origin's boards and policy; give only one of the two")
@@ -40,7 +40,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     if resume_from:
         origin = find_origin(resume_from, launch_of(config["settings"]).preset, machine)
         settings = resumed_settings(origin, config["keys"])
-    # A resumed run reuses its origin's boards, so this machine needs no files of games.
+    # A resumed run reuses the boards of its origin (the run that it resumes), so this machine needs no files of games.
     without_files = settings.model_copy(update={"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})})
     checks = preflight(settings if origin is None else without_files, machine)
     print(f"Preflight\n{table(checks)}", flush=True)

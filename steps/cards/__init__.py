@@ -1,1 +1,1 @@
-"""Cards of the steps. Only `live` and `offline` import Metaflow."""
+"""Cards of the steps: pages of charts and text in Metaflow. Only `live` and `offline` import Metaflow."""

@@ -17,13 +17,13 @@ from grpo.metrics.table import METRICS
 from grpo.statistics.intervals import Estimate, Unit
 from steps.cards.page import CardPart, page_part
 
-MAX_POINTS: Final = 240  # Most points per line, because each refresh sends the complete card.
+MAX_POINTS: Final = 240  # Most points of a line. Each refresh sends the complete card, so the card must stay small.
 COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Colors of lines in order; their contrast is at least 3 on the white and the dark background."""
+"""Colors of a chart's lines, in order. Each color's contrast is at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
-_FEW: Final = 40  # From this many points on, a line shows its EMA, and its points faintly.
-_NUM_MARKS: Final = 50
+_FEW: Final = 40  # A line with at least this many points shows its moving average (EMA) in bold, and the points faintly.
+_NUM_MARKS: Final = 50  # Most vertical lines for events; later events get no line.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {
@@ -55,15 +55,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Declaration of a chart: metrics with one unit."""
+    """Declaration of a chart over steps; all its metrics have the same unit."""
 
     title: str
-    names: Sequence[str]  # Metrics; the prefix of others (`grpo/entropy` of `grpo/entropy/opening`) gets the label "all".
+    names: Sequence[str]  # Metrics. A prefix of other metrics (`grpo/entropy`, beside `grpo/entropy/opening`) gets the label "all".
     note: str = ""
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
-        """Return the chart of a history, and its legend, which unfolds to a table; `levels` is label -> (value, color)."""
+        """Return the chart of a history, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
         [unit] = {METRICS[name][0] for name in self.names}  # Fails for metrics with different units.
         lines = [
             Line(
@@ -109,7 +109,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
 
 
 def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
-    """Keep at most `MAX_POINTS` points: the first, the last, and the lowest and highest of each of equal bins."""
+    """Return at most `MAX_POINTS` points: the first and the last, and the lowest and the highest of each bin of successive points."""
     if len(values) <= MAX_POINTS:
         return values
     bins = values.groupby(np.arange(len(values)) * (MAX_POINTS // 2 - 1) // len(values))
@@ -124,7 +124,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
-    """Return stacked bars with a color per class; `x` and `y` are the axes' titles."""
+    """Return a chart of stacked bars with a color for each class; `x` and `y` are the axes' titles."""
     names = counted.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}
@@ -144,12 +144,12 @@ class Interval:
     label: str
     estimate: Estimate
     kind: str  # Kind of measurement; each kind has its own color.
-    is_ringed: bool = False  # Whether a ring marks the row (the peak).
+    is_ringed: bool = False  # Whether a ring marks the row: the peak, the checkpoint to resume from.
 
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of estimates with 95 % intervals and the note below; `zero` is the meaning of a dashed line at 0."""
+    """Return a chart of estimates with 95 % intervals, and `note` below. A dashed line marks 0 if its meaning is given (`zero`)."""
     if not intervals:
         return []
     rows = [

@@ -12,15 +12,18 @@ from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, style
 from steps.run.terminal import Pace
 
-Page = Callable[[Seen], Sequence[CardPart]]
+Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`, which draws the page.
 
-_FRACTION: Final = 0.1  # Time between refreshes / the step's run time so far. Each starts a Metaflow process (1.5 CPU seconds).
+_FRACTION: Final = 0.1  # Time between refreshes as a fraction of the step's run time. A refresh starts a process (1.5 CPU seconds).
 _LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.
 _MOST_SECONDS: Final = 60.0
 
 
 class LiveCard:
-    """Takes a step's records and redraws the card from time to time; an error in the card ends the updates, not the step."""
+    """Receives a step's records and progress, and redraws the card from time to time.
+
+    An error in the card ends the updates, not the step.
+    """
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)
@@ -40,10 +43,10 @@ class LiveCard:
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
         self.seen.folder, self.seen.is_reused = folder, is_reused
-        self._draw(self._put)  # Metaflow renders the card once more when the step ends.
+        self._draw(self._put)  # No refresh: Metaflow renders the card again when the step ends without an error.
 
     def failed(self, reason: str) -> None:
-        """Draw the error that ended the step above the records so far."""
+        """Draw the card with the error that ended the step."""
         self.seen.failure = reason
         self._draw(self._refresh)
 
@@ -57,7 +60,7 @@ class LiveCard:
             return
         try:
             draw()
-        except Exception as error:  # noqa: BLE001  No error in a card, Metaflow's own included, may fail the step.
+        except Exception as error:  # noqa: BLE001  No error in a card, also none of Metaflow, may end the step.
             self._is_broken = True
             reason = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
             print(f"card {self._card_id}: WARNING: {reason}", flush=True)
@@ -68,7 +71,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update the card, in place if possible: Metaflow shows a new layout with a delay."""
+        """Update the card, in place if the kinds of parts are unchanged, because Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:

@@ -1,4 +1,4 @@
-"""Metaflow's blank card without the style sheet's download of a web font. `flows.chess_grpo` names the card's type."""
+"""Metaflow's blank card, except that the style sheet downloads no web font. `flows.chess_grpo` selects the type "offline"."""
 
 import re
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Building blocks of cards: a step's state (`Seen`), and parts of HTML and charts."""
+"""Building blocks of cards (a step's pages in Metaflow): the step's facts (`Seen`), and parts of HTML."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ CardPart = Markup | dict[str, Any]  # HTML, or the Vega-Lite specification of a 
 
 @dataclass(slots=True)
 class Seen:
-    """State of a step so far."""
+    """Facts of a step that the card shows."""
 
     settings: Mapping[str, Any]
     records: list[Record] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Seen:
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the records; for a reused output, from the output's file."""
+        """Return the step's records. A reused output's records are read from the output."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
@@ -65,7 +65,7 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML with folded sections; HTML in the text is escaped, which Metaflow's own component does not do."""
+    """Return Markdown as HTML; each section (`##`) unfolds on a click. HTML in the text is escaped; Metaflow's component keeps HTML."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
@@ -81,7 +81,7 @@ def style() -> Markup:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with four significant digits, without decimals from 1,000 on; "-" for None.
+    """Return a number with four significant digits, or as an integer from 1,000 on; "-" for None.
 
     >>> [number_text(value) for value in (None, 12345, 0.123456, 1234.56)]
     ['-', '12,345', '0.1235', '1,235']
@@ -93,6 +93,6 @@ def number_text(value: float | None) -> str:
 
 @cache
 def _environment() -> Environment:
-    jinja = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Else Metaflow's Markdown makes links.
+    jinja = environment(_FOLDER, lambda text: text.replace("](", "]&#40;"))  # Metaflow's Markdown would make a link of `](`.
     jinja.filters["number"] = number_text
     return jinja

@@ -1,4 +1,8 @@
-"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for moves."""
+"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for moves.
+
+The candidate is the checkpoint that games chose; confirmation games, played afterwards, judge the candidate. The peak is the checkpoint to
+resume from. Held-out regret is the value that best moves lose on held-out boards. The ladder is a set of rated opponents ("rungs").
+"""
 
 import base64
 from typing import Any, Final
@@ -26,10 +30,10 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return charts of the checkpoints' Elo against the pretrained policy and held-out regret; a ring marks the peak."""
+    """Return two charts of checkpoints: Elo against the pretrained policy, and held-out regret. A ring marks the peak."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
-    # If the candidate is the peak, the ring is at the confirmation, otherwise at the screening.
+    # If the candidate is the peak, the ring marks the confirmation; otherwise it marks the peak's screening.
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.score)
@@ -54,7 +58,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return decisions as boards, seen by the player to move: first, if known, the moves that GRPO changed most."""
+    """Return notable moves on boards, seen by the player to move. Moves that GRPO changed most come first, if `decisions` has any."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}
@@ -64,7 +68,7 @@ def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart
 
 
 def _figure(decision: NotableDecision) -> dict[str, Any]:
-    """Return a board's picture, its moves with value and probability, and the address of an analysis."""
+    """Return a board's picture, the moves with value and probability, and the address of an analysis at Lichess."""
     board = chess.Board(decision.fen)
     valued = {"chosen": decision.chosen, "best": decision.best} | ({"before": decision.before} if decision.before else {})
     moves = {which: chess.Move.from_uci(move.move) for which, move in valued.items()}

@@ -1,4 +1,4 @@
-"""Charts of `pretrain` and `finetune`; each kind of policy has its own figures (`steps.run.kinds`)."""
+"""Charts of `pretrain` and `finetune`. Each kind of policy (network, language model) has its own figures (`steps.run.kinds`)."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -9,7 +9,7 @@ from steps.cards.charts import ALARM, Figure
 from steps.cards.page import CardPart, Seen
 from steps.run.kinds import PARTS
 
-# Labels of horizontal lines.
+# Labels of horizontal lines in charts.
 NO_GAIN: Final = "no gain"
 HEALTHY: Final = "healthy (floor)"
 CRITICAL: Final = "critical"

@@ -22,7 +22,7 @@ def read_boards(folder: Path) -> pa.Table:
 
 
 def preview(path: Path) -> bytes:
-    """Return the first 200 boards of a Parquet file as CSV, without the columns of lists."""
+    """Return the first `_NUM_PREVIEWED` boards of a Parquet file as CSV, without columns that contain lists."""
     columns = [field.name for field in BOARD_SCHEMA if not pa.types.is_nested(field.type)]
     rows = next(pq.ParquetFile(path).iter_batches(batch_size=_NUM_PREVIEWED, columns=columns))
     text = BytesIO()
@@ -36,7 +36,7 @@ def read_game_table(folder: Path) -> pa.Table:
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the keys of all boards and of all positions in their games: no match may open with one."""
+    """Return the keys (`position_key`) of all boards and of all positions in their games. No match may open with one of these positions."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 

@@ -1,4 +1,7 @@
-"""Diagnosis during training for terminal, card and tracker. It does not steer training, so no step's version covers this file."""
+"""Diagnosis of `finetune` during training, shown by terminal, card and tracker.
+
+The diagnosis changes no output, so no step's version (the hash that identifies an output) covers this file.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,11 +26,11 @@ class LiveDiagnosis:
         refuse(look_before(metrics, step=step, limits=self._limits))
 
     def observe(self, record: Record) -> tuple[Event, ...]:
-        """Return an event for each new finding; the same records give the same events again."""
+        """Return an event for each finding that earlier records did not have. A resumed run gives the same events."""
         return tuple(Event(FINDING, f"{finding.severity}: {finding.line}") for finding in self._watch.observe(record))
 
     def write(self, folder: Path) -> str:
-        """Write the diagnosis of the complete history, and return its tag as a line."""
+        """Write the diagnosis of the complete history, and return a line with the diagnosis's tag."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
         write_document(folder / FINDINGS, diagnosis)

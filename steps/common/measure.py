@@ -1,4 +1,8 @@
-"""Shared by the steps that play games: an arena, the stages of a selection, documents of games."""
+"""Code of the steps that play games: an arena, the stages of a selection, documents of games.
+
+A selection chooses and judges a candidate, a checkpoint of `finetune`. Adjudication turns a draw by repetition, fifty moves or ply cap
+into a win for a side that an engine finds clearly better. The ladder is a set of rated engine opponents ("rungs").
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -29,21 +33,22 @@ CONFIRMATION: Final = "confirmation"
 PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
-"""Stages of a selection. No two stages share an opening, and no opening is a position of the dataset."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages that the tasks of `confirm` share; PREVIOUS only with a previous champion.
+"""Stages of a selection. No two stages share an opening, and no opening is a position of the dataset, because `Arena.openings` excludes
+used positions."""
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` divide.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
 def playing_engines(machine: Machine) -> EnginePool:
-    """Return engines for matches, one per thread, which start at their first search."""
+    """Return engines for matches, one per thread. An engine starts at its first search."""
     return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
 
 
 class Arena:
-    """Plays and adjudicates games by a run's rules; a context manager that ends its engines."""
+    """Plays and adjudicates games by a run's settings; a context manager that ends the engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Prepare without starting engines; `progress` takes the games done, the games expected, and their label."""
+        """Prepare without starting engines; `progress` takes the number of finished games, the number of expected games, and a label."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)
@@ -56,15 +61,18 @@ class Arena:
         self.pool.close()
 
     def expect(self, num_games: int, unit: str) -> None:
-        """Restart the progress at 0 for this many games, with this label."""
+        """Restart the progress at 0 for `num_games` games, with the label `unit`."""
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Draw `count` openings (FENs) from the random stream `stream`, none in `exclude`, and add their keys to `exclude`."""
+        """Draw `count` openings (FENs) that `exclude` does not have, and add their keys to `exclude`. `stream` names the random stream."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
-        """Play a match and adjudicate undecided games; a part of a match gives index in the match -> opening."""
+        """Play a match and adjudicate undecided games.
+
+        `openings` is a list for a complete match. For a part of a match, it maps the index in the complete match to the opening.
+        """
         before = self._num_done
         result = play_match(
             first,
@@ -78,8 +86,8 @@ class Arena:
         return adjudicate(result, self.pool)
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
-        """Play the games that rate the players on the ladder: all meet the same rungs from the same openings."""
-        # A rung draws the same random numbers against each player, because they depend on the opening's index.
+        """Play the games that rate one or two players on the ladder (`place_on_ladder`). `purpose` names the rungs' random streams."""
+        # The index of the opening selects the rung's random numbers, so a rung plays equally against each player.
         numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
@@ -94,7 +102,7 @@ def read_ladder(calibrated: Path) -> Ladder:
 
 
 def interval_metrics(name: str, estimate: Estimate) -> dict[str, float]:
-    """Return the metrics of an estimate and its interval's ends."""
+    """Return metric -> number for an estimate and the two ends of its interval."""
     return dict(zip(interval_names(name), (estimate.value, estimate.low, estimate.high), strict=True))
 
 
@@ -133,4 +141,4 @@ class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
     """`games.json` of `confirm`: stage -> this task's games."""
 
 
-PREVIOUS_POLICY: Final = "previous"  # Folder in the output of `screen`.
+PREVIOUS_POLICY: Final = "previous"  # Folder of the previous champion in the output of `screen`.

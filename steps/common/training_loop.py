@@ -1,8 +1,8 @@
-"""The loop around the GRPO trainer. It saves checkpoints; a killed run resumes and ends with the same files as an undisturbed run.
+"""The loop around the GRPO trainer. It saves checkpoints, so a killed run resumes and ends with the same files as an undisturbed run.
 
-The progress folder holds the journal, `checkpoints/` and, after training, the report. A step's log precedes the step's checkpoint, so
-every checkpoint has its complete history. A SIGTERM takes effect after the current GRPO step and that step's measurement: the loop saves
-a checkpoint and exits. Before the first step and after the last step, a SIGTERM ends the process at once.
+The progress folder holds the journal (all records so far), `checkpoints/` and, after training, the report. A step's record is logged before
+the step's checkpoint is saved, so every checkpoint has its complete history. After a SIGTERM, the loop completes the current GRPO step,
+saves a checkpoint and exits. Before the first step and after the last step, a SIGTERM ends the process at once.
 """
 
 import math
@@ -47,21 +47,21 @@ from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
-NUM_CHECKPOINTS_KEPT: Final = 12  # The best by held-out regret and the newest are always kept.
+NUM_CHECKPOINTS_KEPT: Final = 12  # Measured checkpoints: the newest, and the lowest held-out regrets.
 _REGRET: Final = "heldout/regret_best"
 
 
 class TrainingReport(Training):
     """The report of `finetune`."""
 
-    weights: str  # Hash of the evaluation policy's weights at the end.
+    weights: str  # Hash of the final weights of `Trainer.evaluation_policy`, the policy that is measured and saved.
 
 
 class TrainingLoop:
     """Trains for `grpo.num_steps` steps or until the trainer stops."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
-        """Prepare; `trainer` is at the run's beginning, and `heldout` measures its current evaluation policy."""
+        """Prepare to train. `trainer` has made no step of this run; `heldout` measures the current `trainer.evaluation_policy`."""
         self._work = work
         self._trainer = trainer
         self._config = work.settings.grpo
@@ -74,7 +74,8 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and write checkpoints, report and findings into the output.
 
-        Raises SystemExit(RESUMABLE) after a SIGTERM. An error leaves the progress folder unchanged; its message says how to resume.
+        Raises SystemExit(RESUMABLE) after a SIGTERM. After an error, journal and checkpoints stay in the progress folder. The message of a
+        PlainError says how to resume.
         """
         diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
@@ -85,12 +86,15 @@ class TrainingLoop:
             error.args = (f"{error}\n{self._how_to_resume()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
-        # Links instead of moves: a kill before the output is in the store must not lose checkpoints.
+        # Checkpoints are linked, not moved, because a kill before the output is in the store must not lose checkpoints.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
     def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
-        """Restore trainer and history at the newest sound checkpoint, or begin anew. Raises NotLearnableError as `refuse`."""
+        """Restore trainer and history at the newest sound checkpoint, or begin anew.
+
+        Raises NotLearnableError if training begins anew and the first rollout shows that GRPO can learn nothing.
+        """
         history = self._work.history()
         remove_leftovers(self._folder)
         self._delete_damaged(last=history[-1].step if history else -1)
@@ -100,7 +104,7 @@ class TrainingLoop:
             self._work.say(f"resuming from {self._newest()}")
             self._work.go_on_after(state.step)
             self._work.progress(state.step - self._first, self._config.num_steps, "steps")
-            self._prune()  # The kill may have come between saving and pruning.
+            self._prune()  # A kill between saving and pruning leaves too many checkpoints.
             return
         if history:
             self._work.say(f"no checkpoint in {self._folder} can be resumed; training begins anew")
@@ -109,7 +113,7 @@ class TrainingLoop:
         self._work.log(self._with_measurements(Record(self._first, {})))
 
     def _delete_damaged(self, *, last: int) -> None:
-        """Delete, with a warning, each checkpoint that is damaged or newer than the journal's last step."""
+        """Delete checkpoints that are damaged or newer than `last`, the journal's last step; print a warning for each."""
         for folder in checkpoint_folders(self._checkpoints):
             try:
                 verified_manifest(folder)
@@ -122,7 +126,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # The report precedes the last checkpoint: after a kill between them, training continues at an earlier checkpoint.
+        # The report is written before the last checkpoint. After a kill between the two, training resumes at an earlier checkpoint.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:
@@ -134,7 +138,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # Logged before the checkpoint, so a resumed run logs the same lines in the same order.
+                # Timings are logged before the checkpoint is saved, so a resumed run logs lines in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or has_sigterm():
@@ -149,7 +153,10 @@ class TrainingLoop:
         return replace(record, metrics={**record.metrics, **self._heldout()})
 
     def _prune(self) -> None:
-        """Keep the `NUM_CHECKPOINTS_KEPT` best measured checkpoints and the newest, which is unmeasured after a SIGTERM."""
+        """Keep `NUM_CHECKPOINTS_KEPT` measured checkpoints: the newest, and the lowest held-out regrets.
+
+        A checkpoint without a measurement (saved after a SIGTERM) is kept only while it is the newest.
+        """
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
         history = self._work.history()
         regrets = {record.step: record.metrics[_REGRET] for record in history if record.step in saved and _REGRET in record.metrics}

@@ -16,7 +16,7 @@ from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6  # Examples of each text task.
-_NUM_DRAWN: Final = 64  # Random examples; the first `_NUM_SHOWN` of each task are shown.
+_NUM_DRAWN: Final = 64  # Random examples; at most `_NUM_SHOWN` of each text task are shown.
 
 
 class ShownAnswer(Document):
@@ -26,7 +26,7 @@ class ShownAnswer(Document):
     text: str
     num_tokens: int
     is_truncated: bool
-    reward: float | None  # Points, without the warm-up of training; None without a grader.
+    reward: float | None  # Points, with the chess parts at full weight; None without a grader.
     parts: dict[str, float]  # Part of the reward -> points.
 
 
@@ -42,7 +42,7 @@ class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
-    """Return up to `_NUM_SHOWN` examples of each trained text task."""
+    """Return up to `_NUM_SHOWN` examples of each text task that training uses."""
     num_drawn: Counter[str] = Counter()
     shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
@@ -58,7 +58,7 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write each policy's greedy answers. `policies` has the latest policy last."""
+    """Write each policy's greedy answers, graded by `grader`. `policies` maps names to policies, the latest policy last."""
     answers: list[list[ShownAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
         for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):

@@ -1,4 +1,4 @@
-"""Fine-tune a language model by GRPO, in the training loop of all kinds of policy."""
+"""Fine-tune a language model by GRPO, in the training loop that networks also use."""
 
 import torch
 
@@ -23,7 +23,7 @@ def body(work: Work) -> None:
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
-    policy.config = language  # Checkpoints keep this run's settings, which games use later.
+    policy.config = language  # Checkpoints save these settings, which commands such as `play` use.
     reference = policy.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 

@@ -20,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report. Further fields are the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
+    """Report. Imitation adds the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -35,13 +35,13 @@ class LanguageImitation(Document):
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss, and a report. After an error the folder has no policy.
+    """Write the policy with the lowest validation loss, a report and example answers. After an error the folder has no policy.
 
     Raises UnreadableError for a low parse rate, NonFiniteError for a NaN or infinite loss or weight, TooLongError if prompt and answer
     exceed the model's context.
     """
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
-    # Defaults for the settings that imitation does not read, because the policy's folder must not depend on them.
+    # Settings that imitation does not read get their defaults, because the saved policy must not depend on unread settings.
     config, num_steps = settings.language.model_copy(update=unread_by_pretrain(LANGUAGE)), settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)

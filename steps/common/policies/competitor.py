@@ -1,4 +1,7 @@
-"""Interface of all kinds of policies for games and measurements."""
+"""Interface of all kinds of policies (network, language model) for games and measurements.
+
+Regret is the value (win probability) of a board's best move minus the value of the policy's move.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,19 +23,19 @@ class Competitor(Protocol):
         """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player that samples moves at a temperature from the random stream `stream`, or with None plays best moves."""
+        """Return a player. It samples moves at `temperature` from the random stream `stream`; with None it plays best moves."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return the metrics of a table's held-out boards."""
+        """Return metric -> number for the held-out boards of a table."""
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write `decisions.json`: notable moves on held-out boards, compared with `before`; some kinds write nothing."""
+        """Write `decisions.json`: notable moves on held-out boards, compared with the policy `before`. Language models write nothing."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
-        """Return UCI move -> probability at T = 1 for each board; None from a kind without move probabilities."""
+        """Return UCI move -> probability at T = 1 for each board. Language models return None."""
 
     def move_finder(self) -> MoveFinder:
-        """Return a chooser of moves for one board at a time, for UCI and the play page."""
+        """Return an object that chooses moves for one board at a time, for UCI and the play page."""

@@ -1,4 +1,4 @@
-"""A language model as a competitor. Imported only if needed: transformers takes seconds."""
+"""A language model as a competitor. The module is imported only if needed, because transformers takes seconds."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """Return a folder's language model; `[language]` sets the attempts per move and the number of measured boards."""
+    """Return a folder's language model.
+
+    `settings.language` sets the attempts per move and the number of measured boards. Without `settings`, the folder's settings apply.
+    """
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
 class LanguageCompetitor:
     def __init__(self, policy: LanguagePolicy, rules: LanguageConfig | None) -> None:
-        """Prepare; without `rules` the policy's saved settings apply."""
+        """Prepare to play; without `rules` the policy's saved settings apply."""
         self.policy = policy
         self._generator = AnswerGenerator(policy, rules or policy.config)
 

@@ -12,9 +12,9 @@ from steps.run.kinds import PARTS
 
 
 def open_policy(folder: Path, device: torch.device, *, settings: Settings | None = None) -> Competitor:
-    """Return a folder's policy; a kind with its own section reads the run's `settings`, or with None the settings saved in the folder.
+    """Return a folder's policy. A language model reads `settings`, or the settings saved in the folder if `settings` is None.
 
-    Raises CorruptError or IncompatibleError for files that do not make a policy, PlainError if packages of its kind are missing.
+    Raises CorruptError or IncompatibleError for files that do not make a policy, PlainError if packages of the policy's kind are missing.
     """
     competitor: Competitor = import_module(PARTS[policy_kind(folder)].competitor).open_competitor(folder, device, settings)
     return competitor
