@@ -24,7 +24,7 @@ from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.track.find import find_policy, is_folder
 
-PLAYED: Final = "played"  # The home's folder of finished games.
+PLAYED: Final = "played"  # Folder of finished games, below `Machine.home`.
 
 
 @click.command()

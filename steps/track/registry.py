@@ -139,7 +139,10 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the local folder of a version's verified files; download missing files. Raises CorruptError, ForeignError, TrackingAwayError."""
+    """Return the local folder of a version's verified files. Download missing files.
+
+    Raises CorruptError, ForeignError, TrackingAwayError.
+    """
     target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
