@@ -85,7 +85,7 @@ class Results(Document):
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
-    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of the pretrained policy and of the candidate (None if not measured).
+    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate; None if not measured.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
     training: Training  # From the report of `finetune`.
