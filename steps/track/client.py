@@ -32,9 +32,9 @@ for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNI
     logging.getLogger(_name).setLevel(_level)
 
 EXPERIMENT: Final = "chess-grpo"
-RUN: Final = "chess_grpo.run"  # Parent's tag: Metaflow's id and start time, because each machine's Metaflow counts from 1.
+RUN: Final = "chess_grpo.run"  # Tag of a run's parent: Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
 CHILD: Final = "chess_grpo.child"  # Tag of a child run (PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
-METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children.
+METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
 # Variables of accounts, which name no server: MLflow or a database's driver sends the account to any server that it connects to.

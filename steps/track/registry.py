@@ -77,7 +77,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`: facts of the run that made a peak, for a run that resumes from the peak on another machine."""
+    """Contents of `origin.json`: facts of the run that made a peak. A run on another machine needs these facts to resume from the peak."""
 
     settings: dict[str, Any]
     code: dict[str, Any]

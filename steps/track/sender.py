@@ -41,7 +41,7 @@ class Sender(threading.Thread):
         self._has_warned = False
 
     def finish(self) -> None:
-        """Wait up to `seconds_at_end` for the last lines of the ended attempt. Each outage has one warning."""
+        """Wait up to `seconds_at_end` until the ended attempt's lines are sent, then print a warning. Each outage has one warning."""
         self.is_over.set()
         self.join(self.seconds_at_end)
         if self.is_alive():
