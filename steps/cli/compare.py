@@ -41,7 +41,7 @@ def command(first: str, second: str) -> int:
 
 
 def comparison(first: Results, second: Results) -> Iterator[str]:
-    """Yield lines: data, settings that differ, results, reused results, results that are not comparable."""
+    """Yield lines about data, differing settings, comparable results, reused results and results that are not comparable."""
     if first.dataset == second.dataset:
         yield f"Same data: {first.dataset}"
     else:
@@ -74,7 +74,10 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
-    """Return name, value of A, value of B, A - B (as independent samples), and "A is better" if the interval excludes 0."""
+    """Return the cells of a row: name, A's value, B's value, A - B (as independent samples), and which side is better.
+
+    The last cell is empty if the interval of A - B includes 0.
+    """
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]  # Without intervals.
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
@@ -82,6 +85,6 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return names of the yardsticks' parts that differ or are unknown."""
+    """Return the names of the yardsticks' parts that differ or are unknown. Results are comparable without such a name."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

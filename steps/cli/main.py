@@ -63,7 +63,10 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C, or a command's own."""
+    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C.
+
+    Some commands have more codes, which their help lists.
+    """
     try:
         return int(commands.main(arguments, prog_name="chess-grpo", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -75,7 +75,7 @@ def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, n
 
 
 def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> dict[int, AnnotatedGame]:
-    """Return chosen games by index, with the engine's search of each position at the reward's depth."""
+    """Return index -> game for the notable games, whose positions the engine searches at the depth of the reward's move values."""
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
         return annotate(result, policies, pool, depth=settings.boards.depth)
@@ -83,6 +83,7 @@ def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Setti
 
 def _text(result: MatchResult) -> str:
     report = result.report()
+    # "As played" counts real results. "Adjudicated" gives undecided draws to the side that the engine finds better.
     rows = [
         ("as played", report.score.score_text),
         ("adjudicated", result.interval(adjudicated=True).score_text),

@@ -24,7 +24,7 @@ from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.track.find import find_policy, is_folder
 
-PLAYED: Final = "played"  # The home's folder of finished games.
+PLAYED: Final = "played"  # Folder of finished games, below `Machine.home`.
 
 
 @click.command()
@@ -45,12 +45,14 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
     policy = open_policy(named.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
+    # The name has step and run. A folder's policy also has the weights' hash. A policy without its run's id in MODEL also has MODEL.
     name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
     about = "Its strength is unknown."
     if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:
         about = results.decision.strength(named.policy_step)
 
     def new_game(is_white: bool | None) -> HumanGame:
+        """Return a game. `is_white` is the person's color; None takes the color of `--color`."""
         number = next(numbers)
         if is_white is None:
             is_white = {"white": True, "black": False}.get(color, bool(secrets.randbits(1)))

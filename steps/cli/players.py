@@ -1,4 +1,7 @@
-"""Players of a match: `champion`, `peak@0.5`, a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`."""
+"""Parses and opens the players of a match.
+
+Examples: `champion`, `peak@0.5` (temperature 0.5), a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`.
+"""
 
 import os
 import re
@@ -37,14 +40,14 @@ class ContestantError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A parsed player: a policy (has `model`), an engine (has `limit`), or a random mover (has neither)."""
+    """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
 
     text: str  # The text as typed.
     model: str = ""  # A policy's name, one of `POLICY_NAMES`.
     temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
     engine: str | None = None  # An engine's path; None is this machine's Stockfish.
-    limit: str = ""  # An engine's search limit, the arguments of UCI's `go`: "nodes 50".
-    random_share: float = 0.0  # Probability, below 1, that a random move replaces an engine's move.
+    limit: str = ""  # An engine's search limit, as in UCI's command `go`: "nodes 50".
+    random_share: float = 0.0  # Probability, in [0, 1), that a random move replaces an engine's move.
 
 
 def parse_contestant(text: str) -> Contestant:
@@ -73,8 +76,8 @@ class Entrant:
     """A player that can move."""
 
     player: "Player"
-    about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
-    move_probabilities: "MoveProbabilities | None" = None  # Comments in the policy's games show the probabilities.
+    about: str  # Text as typed; for a policy also run, step and hash, for an engine also name and hash.
+    move_probabilities: "MoveProbabilities | None" = None  # A policy's probabilities, for comments in games.
 
 
 @contextmanager
@@ -83,9 +86,11 @@ def entered(
 ) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run until the block ends.
 
-    Each player has its own random stream, so a player can meet itself. An engine that names no legal move loses the game, and `says` prints
-    a line; without `says` an error ends the match. Raises ContestantError, EngineMissingError, or `find_policy`'s errors (before torch is
-    imported).
+    Each player has its own random stream, so two equal players can meet. An engine that names no legal move loses the game, and `says`
+    prints a line; without `says`, the engine's failure raises an error.
+
+    Raises ContestantError, EngineMissingError, or `find_policy`'s errors. Policies are found before torch is imported, because the import
+    takes seconds.
     """
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
@@ -114,7 +119,7 @@ def entered(
 
 
 def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
-    """Return a policy. An unknown name that resembles `random` or `stockfish` raises ContestantError, not NotFoundError."""
+    """Return a policy. Raises NotFoundError, or ContestantError if the unknown name resembles `random` or `stockfish`."""
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:

@@ -24,7 +24,7 @@ from steps.run.store import Store
 from steps.run.terminal import duration
 from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, read_sweep, sweep_name
 
-_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # A line of `steps.job.task`.
+_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # `steps.job.task` prints such a line when a step begins.
 _NOTES: Final = """
 Elo [95 % interval]. Gain: candidate against own start, in the confirmation games.
 Ladder gain: candidate's rating minus own start's rating, from the same openings.
@@ -34,7 +34,7 @@ Within runs: the mean's interval covers only the luck of the games. If this inte
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
-@click.argument("words", metavar="SETTINGS", nargs=-1)  # Takes the later seeds too, because a click option has one value.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes all seeds after the first, because a click option has one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; words need no quotes; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the present table; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
@@ -50,7 +50,7 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
     from grpo.engine.identity import identify
 
     machine = Machine.here()
-    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before it needs the engine.
+    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before the engine is looked for.
     made_by = f"{_code({(run.policy.kind, run.policy.network) for run in plan})} {identify(machine.stockfish)}"
     plan = plan_sweep(settings, seeds, values, made_by=made_by)
     store = Store.of(machine)
@@ -68,14 +68,14 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield each combination and its table: header, one row per seed, means over the finished runs."""
+    """Yield each combination of settings and its table: header, one row per seed, means over the finished runs."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
         chosen = [row for row in rows if row.planned.combination == combination]
         table = [["seed", "verdict", *titles]]
         table += [[str(row.planned.seed), row.verdict, *(_text(row.gains.get(title)) for title in titles)] for row in chosen]
         if finished := [row for row in chosen if row.gains]:
-            # A gain that a run lacks has no mean.
+            # A gain that is missing in one run has no mean.
             values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
             between = [between_runs([gain.value for gain in gains]) for gains in values]
             within = [within_runs(gains) if gains else None for gains in values]
@@ -89,7 +89,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    """Return the hash of all steps' code for policies (kind, network)."""
+    """Return a hash of the code of all steps, as they run for these policies (kind, network)."""
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last step compute nothing.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
@@ -110,7 +110,7 @@ def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
 
 
 def _run_flow(run: PlannedRun, sweep: str, log: Path, prefix: str) -> int:
-    """Run the flow and return its exit code. All output goes to `log`; lines about steps are also printed, after `prefix`.
+    """Run the flow and return the flow's exit code. All output goes to `log`. Lines about steps are also printed, after `prefix`.
 
     If this process is killed, the flow saves a checkpoint and ends.
     """

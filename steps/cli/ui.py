@@ -14,7 +14,7 @@ _HOST: Final = "127.0.0.1"
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # The UI only serves pages.
-    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",  # A warning for MLflow's authors.
+    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",  # The warning is for MLflow's authors.
 }
 
 
@@ -37,7 +37,7 @@ def command(port: int) -> int:
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
-    # Without `workflowType`, MLflow 3 opens the page of prompts and traces.
+    # Without `workflowType`, MLflow 3 opens a page for language models instead of the table of runs.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_server:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")

@@ -1,4 +1,7 @@
-"""Results, findings and dataset of a run at any stage, read from outputs of any code."""
+"""Results, findings (of the diagnosis) and dataset of a run, as far as the run has come.
+
+The files may be of older code. A missing or unreadable document gives None.
+"""
 
 import sys
 from contextlib import suppress
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def results_of(run: "Run | None", store: "Store") -> Results | None:
-    """Return a run's results; None before `report` has ended, or with a line on stderr if unreadable."""
+    """Return a run's results; None before `report` has ended. Unreadable results give None and a line on stderr."""
     if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
@@ -27,7 +30,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return the diagnosis from the results, else from `finetune`'s output; None if missing."""
+    """Return the diagnosis from the results, without results from `finetune`'s output; None if missing or unreadable."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is not None:
@@ -45,7 +48,7 @@ def dataset_of(run: "Run", store: "Store") -> Dataset | None:
 
 
 def summary_of(run: "Run", store: "Store") -> dict[str, str]:
-    """Return a line each for a run's `data`, `verdict` and `findings`, as far as known."""
+    """Return one line for each of `data`, `verdict` and `findings` that is known."""
     results, lines = results_of(run, store), dict[str, str]()
     if (dataset := dataset_of(run, store)) is not None:
         lines["data"] = str(dataset)

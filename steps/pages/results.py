@@ -1,6 +1,8 @@
 """`results.json`: a run's results, which the step `report` writes and `steps.pages.templates` and commands show.
 
-A part that was not measured is None; `Selection.sentence` has the reason.
+A part that was not measured is None; `Selection.sentence` has the reason. A run trains its pretrained policy, the "own start", by GRPO. The
+candidate is the checkpoint that may become champion. The ladder is a set of rated engine opponents. Regret is the mean win probability that
+a policy's best moves lose on held-out boards.
 """
 
 from pathlib import Path
@@ -20,16 +22,17 @@ _MAX_SOURCES: Final = 3
 
 
 class Measurement(Document):
-    """A result of games or held-out boards."""
+    """A result of games, or regret on held-out boards."""
 
-    name: str  # Shown on pages, the same in all runs.
+    name: str  # Label on pages, the same in all runs.
     unit: Unit
-    estimate: Estimate  # Games count as played.
+    estimate: Estimate  # Value and interval; games count as played.
     adjudicated: Estimate | None = None  # Undecided games go to the side that a search finds better; not used for the verdict.
     num_games: int | None = None  # None for regret.
-    decides: bool = False  # True for the verdict's row: new games against the own start.
-    yardstick: dict[str, str | None]  # Opponent, rules, ladder or boards by name; None if unknown. Runs with equal yardsticks compare.
-    output: str  # Hash of the step's output; runs with equal hashes share the measurement.
+    decides: bool = False  # True for the verdict's row: the candidate's games against its own start.
+    # Name -> value of the opponent, rules, ladder or boards; None if unknown. Only results with equal yardsticks can be compared.
+    yardstick: dict[str, str | None]
+    output: str  # Hash of the step's output with the measurement; runs with equal hashes share the measurement.
 
 
 class Training(Document):
@@ -82,7 +85,7 @@ class Results(Document):
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
-    regret: dict[str, tuple[float, float | None]]  # Phase -> held-out regret of pretrained policy and candidate; None if not measured.
+    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate; None if not measured.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
     training: Training  # From the report of `finetune`.

@@ -30,7 +30,7 @@ from steps import STEPS
 from steps.names import CHAMPION, PEAK
 from steps.pages.results import Results
 
-_WIDTH: Final = 80  # Columns of the verdict in the terminal.
+_WIDTH: Final = 80  # Characters in a line of the verdict.
 _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12  # Characters on each side of a bar's middle.
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
@@ -38,13 +38,17 @@ _HOW_TO_READ: Final = (
     "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
     ' The ladder rows ("other opponents" and below) come from other games. '
 )
-_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # Elo at the picture's ends.
-# Markdown's special characters: brackets only at the end of a link's text, underscores only outside of words.
+_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # The picture of gains goes from -scale to +scale Elo.
+# Markdown's special characters: `]` only where a link's text could end, `_` except between two letters or digits.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
 def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
-    """Return a folder's templates. Inserted text becomes one line, escaped for HTML and by `escaped`, unless the text is Markup."""
+    """Return a folder's templates.
+
+    A value that a template inserts becomes one line of text, escaped for HTML and then by `escaped`. Values of the type Markup stay as
+    they are.
+    """
 
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
@@ -114,7 +118,9 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return a line per finding: evidence, then meaning and advice, or the finding's cause (`is_short`: evidence only).
+    """Return a line per finding: the evidence, then meaning and advice.
+
+    A finding that another finding may have caused has the other's name instead of meaning and advice. `is_short`: only the evidence.
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)
@@ -132,7 +138,7 @@ def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> lis
 
 
 def _estimate_text(estimate: Estimate, unit: Unit) -> str:
-    """Return an estimate with its interval; a score also in Elo."""
+    """Return an estimate with its interval as text; a score also in Elo."""
     text = estimate.text(unit, suffix=" Elo" if unit == Unit.ELO else "")
     return text if unit != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 
@@ -142,7 +148,10 @@ def _elo(estimate: Estimate) -> str:
 
 
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return the ladder with both policies, highest rating first."""
+    """Return rows of rungs (rated opponents) and both policies, highest rating first.
+
+    A row has name, rating in Elo, gap to the next lower rung, and the policies' scores against the rung.
+    """
     placed = results.decision.placed
     rows: list[tuple[float, tuple[str, ...]]] = []  # Rating, row.
     for rung in results.ladder.rungs:
@@ -155,7 +164,7 @@ def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _main_settings(results: Results) -> list[tuple[str, str, str]]:
-    """Return (name, value, default) of main settings and of settings that differ from the defaults."""
+    """Return (name, value, default) of the main settings, and of other settings that differ from their defaults."""
     values = results.settings
     defaults = flattened(Settings.model_validate({"policy": {"kind": results.kind}}).model_dump(mode="json"))
     names = [name for name in sorted(values) if name in MAIN or (name in defaults and values[name] != defaults[name])]

@@ -1,4 +1,7 @@
-"""MLflow's client for one tracking store: connects at first use; a silent server costs seconds."""
+"""A tracking store (MLflow's server or database) and MLflow's client for it.
+
+The client connects at first use. A server that does not answer costs seconds, not minutes.
+"""
 
 import logging
 import os
@@ -13,9 +16,9 @@ from grpo.base.files import locked
 from steps.run.machine import LOOPBACK, Machine, sqlite_file, without_secrets
 from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
-# Set before MLflow's import, which reads some variables once. MLflow's defaults: telemetry, and a wait of 244 s for a dead server.
+# MLflow reads some variables only at its import, so they are set first. MLflow's defaults send telemetry and wait 244 s for a dead server.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# Publishing again is the retry. MLflow's own retries would create a second run after a late response.
+# No retries by MLflow: after a late response, a retry would create a second run. A later call publishes again instead.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -29,12 +32,12 @@ for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNI
     logging.getLogger(_name).setLevel(_level)
 
 EXPERIMENT: Final = "chess-grpo"
-RUN: Final = "chess_grpo.run"  # Parent's tag: Metaflow's id and start time, because each machine's Metaflow counts from 1.
-CHILD: Final = "chess_grpo.child"  # Tag of a child (parent's tag, step, part) or registered version (parent's tag, role).
-METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children.
+RUN: Final = "chess_grpo.run"  # Tag of a run's parent: Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
+CHILD: Final = "chess_grpo.child"  # Tag of a child run (PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
+METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-# Accounts without an address: MLflow or a database's driver would send each account to any server.
+# Variables of accounts, which name no server: MLflow or a database's driver sends the account to any server that it connects to.
 _SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
@@ -53,10 +56,10 @@ class TrackingStore:
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the store at `belongs_to`, the only store that may receive a run's rows.
+        """Return the tracking store at `belongs_to` (an address without secrets), the only one that may receive a run's rows.
 
-        Uses the environment's address if only secrets differ; its account goes nowhere else. Raises TrackingAwayError without file or
-        account.
+        If this machine's address differs only by its secrets, the secrets are used. Raises TrackingAwayError if the SQLite file is missing,
+        or if `belongs_to` is another server while the environment has an account: the account must not go to a second address.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -79,7 +82,7 @@ class TrackingStore:
         is_in_server = files.scheme == "mlflow-artifacts" and files.netloc in ("", server.netloc.rpartition("@")[2])
         if files.scheme in _CLOUDS or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
             return
-        # A remote server could otherwise use this machine's folders, or make it send the account to another host.
+        # A remote server could otherwise use this machine's folders, or make this machine send the account to another host.
         raise TrackingRefusedError(
             f"the tracking store {without_secrets(self._uri)} names {without_secrets(address)!r} as the place of files, which this machine"
             " does not use: let the server keep its files (mlflow server --serve-artifacts), or put the files into a bucket"
@@ -92,7 +95,7 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Connected client. A lock guards an SQLite store's new tables, which two first connections would corrupt."""
+        """Connected client. Two first connections at once would corrupt a new SQLite file, so a lock guards the connection."""
         with nullcontext() if self._file is None else locked(self._file.parent / "mlflow.lock"):
             return MlflowClient(self._uri, registry_uri=self._uri)
 
@@ -102,7 +105,7 @@ class TrackingStore:
         if (experiment := self.client.get_experiment_by_name(EXPERIMENT)) is None:
             root = None if self._file is None else (self._file.parent / "mlartifacts").as_uri()
             with ignore_existing():
-                # Without a kind the UI shows a GenAI experiment.
+                # Without this tag the UI shows a GenAI experiment.
                 tags = {"mlflow.experimentKind": "custom_model_development"}
                 self.client.create_experiment(EXPERIMENT, artifact_location=root, tags=tags)
             experiment = self.client.get_experiment_by_name(EXPERIMENT)
@@ -110,7 +113,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return which variables or file hold an account for this kind of store; empty without an account."""
+    """Return the names of the variables or of the file that hold an account for this kind of store; empty without an account."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
@@ -128,7 +131,11 @@ def ignore_existing() -> Iterator[None]:
 
 @contextmanager
 def long_timeout() -> Iterator[None]:
-    """Raise MLflow's HTTP timeout for transfers of files. MLflow reads the variable at each call; another thread may reset it early."""
+    """Raise MLflow's HTTP timeout to 120 s or more while the block transfers files.
+
+    All threads share the variable, which MLflow reads at each call. So a thread that leaves its block also ends another thread's long
+    timeout.
+    """
     os.environ[_TIMEOUT] = str(max(_SECONDS_FOR_FILES, int(_SHORT)))
     try:
         yield

@@ -1,7 +1,10 @@
 """Finds runs and policies by name; all commands and `--resume-from` take the same names.
 
-Runs come from the store's records, aliases and versions from MLflow's registry, files from the store's outputs or else from MLflow. A chess
-GUI waits for this code, so torch is never imported, and MLflow only for the registry.
+- A run is found in the store's records.
+- An alias (`champion`, `peak`) or a version (`v7`) is found in MLflow's registry.
+- A policy's files are in the output of a step in the store, or else in MLflow.
+
+A chess GUI waits for this code, so torch is never imported, and MLflow is imported only to read the registry.
 """
 
 import os
@@ -44,7 +47,7 @@ class NotFoundError(PlainError, LookupError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
-    """A policy on this machine. Recorded hashes were verified."""
+    """A policy on this machine. If a manifest records the files' hashes, they were verified."""
 
     folder: Path  # Weights and configuration.
     run: str  # Metaflow's id, or the folder's name if the id is unknown.
@@ -68,7 +71,7 @@ class NamedPolicy:
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
     part: str  # Folder in the output; empty if the output is the policy.
-    version: "Version | None" = None  # Set if an alias or a version was given.
+    version: "Version | None" = None  # The registered version, if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Return the policy after downloading missing files. Raises as `find_policy`."""
@@ -88,13 +91,16 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name is a path, or an existing folder not named `last` or like an alias or version."""
+    """Return whether a name begins like a path (`.`, `~`, `/`) or is an existing folder. `last`, aliases and versions are never folders."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with a name of `RUN_NAMES`; `last` is the newest for which `has` is true (default: ended). Raises NotFoundError."""
+    """Return the run with a name of `RUN_NAMES`. Raises NotFoundError, whose message has `names`.
+
+    `last` is the newest run for which `has` is true, by default the newest run that has ended.
+    """
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
         return run
@@ -114,10 +120,11 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with a name of `POLICY_NAMES`, not loaded; print its step, run and folder to stderr. Downloads missing files.
+    """Return the policy with a name of `POLICY_NAMES`, without loading the policy. Download missing files.
 
-    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
-    ForeignError (other code wrote the version), IncompatibleError (another action table).
+    If the name is no folder, print the policy's step, run and folder to stderr. A folder may be a checkpoint, a champion, or an output of
+    `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError, ForeignError (other code wrote the version),
+    IncompatibleError (another action table).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -127,10 +134,11 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
-    """Return the policy of an alias, a version, RUN or RUN/STEP, without looking for its files.
+    """Return the policy of an alias, a version, RUN or RUN/STEP, without downloading an alias's or version's files.
 
-    RUN alone means the run's `role`, `champion` or `peak`. `preset` completes an alias or version; empty means the only preset that has the
-    name, else the default preset. Raises NotFoundError, ForeignError, TrackingAwayError.
+    `role`, `champion` or `peak`, is the policy that RUN alone means. `preset` is the preset of an alias or version that names none. If
+    `preset` is empty, the only preset with the name is taken, else the default preset. Raises NotFoundError, ForeignError,
+    TrackingAwayError, CorruptError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
@@ -158,7 +166,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError with available steps."""
+    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError, which lists the steps."""
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:
@@ -183,7 +191,7 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
-    if output is None or output["output_hash"] != version.output_hash:  # Another machine's run may have the same id.
+    if output is None or output["output_hash"] != version.output_hash:  # Another machine's run with the same id.
         run = output = None
     return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
 

@@ -13,12 +13,12 @@ import steps
 from grpo.policy.files import policy_kind
 from grpo.settings.kinds import KINDS
 
-# MLflow 3.17 warns of its own code when imported, and logs successes. Publishers are threads, so the filters stay.
+# MLflow 3.17 warns about its own code at import, and logs each success. The filters are never undone, because all threads share them.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
 
-POLICY: Final = "policy"  # Policy's folder in a model.
+POLICY: Final = "policy"  # Folder of the policy's files, in `files` of `write_model`.
 _CODE: Final = Path(__file__).with_name("mlflow_code.py")
 _LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"  # Beside `steps`.
 LIBRARY: Final = "grpo.zip"  # In a model's folder `code`, for `steps.track.mlflow_code`.
@@ -30,7 +30,10 @@ _EXAMPLES: Final = (
 
 
 def write_model(files: Path, folder: Path) -> None:
-    """Write a policy's MLflow model to a new `folder`. `files` contains `policy`, and folders that the model only carries."""
+    """Write a policy's MLflow model to a new `folder`.
+
+    `files` has the folder `policy`, which the model loads. Other folders in `files` are only stored with the model.
+    """
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
     needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)

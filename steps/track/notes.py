@@ -7,7 +7,7 @@ from steps import STEPS
 from steps.run.records import Attempt
 from steps.run.step import Step
 
-# Metric that shows whether GRPO learns -> chart title on the pages of `finetune` and the parent.
+# Metric that shows whether GRPO learns -> chart title on the MLflow pages of the run and of its step `finetune`. Numbers set the order.
 MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",
     "language/reward_mean": "1 reward mean",
@@ -22,7 +22,7 @@ MAIN_CURVES: Final[Mapping[str, str]] = {
 
 
 def tracked_name(metric: str) -> str:
-    """Return a metric's name in MLflow, which groups charts by the text before the slash; the main curves form one group.
+    """Return a metric's name in MLflow. MLflow groups charts by the text before the slash, so the main curves form one group.
 
     >>> tracked_name("grpo/entropy"), tracked_name("ladder/rating")
     ('curves/3 entropy', 'ladder/rating')
@@ -31,7 +31,7 @@ def tracked_name(metric: str) -> str:
 
 
 def run_name(step: str, part: str = "") -> str:
-    """Return a child run's name, which the UI sorts in the order of steps; parallel tasks of a step differ by part.
+    """Return the name of a step's run in MLflow. The number sorts the steps; `part` names one of a step's parallel tasks.
 
     >>> run_name("finetune"), run_name("confirm", "2 of 2")
     ('07 finetune', '09 confirm 2 of 2')
@@ -40,6 +40,6 @@ def run_name(step: str, part: str = "") -> str:
 
 
 def step_note(step: Step, attempt: Attempt) -> str:
-    """Return a child run's description in Markdown: the step's purpose, and status with error after a failure."""
+    """Return the description of a step's run in Markdown: the step's purpose, after an error also status and error."""
     error = "".join(f"> {line}\n" for line in attempt.error.splitlines())
     return f"**{attempt.status.capitalize()}**\n\n{error}\n{step.says}" if error else step.says

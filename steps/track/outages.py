@@ -1,4 +1,9 @@
-"""Errors of a tracking store: an outage, which may pass, a wrong address or account, or a refusal."""
+"""Errors of a tracking store (MLflow's server or database).
+
+- An outage may pass, and a later call sends the rows.
+- A wrong address or account needs the user's correction.
+- A refusal concerns the data, so a retry does not help.
+"""
 
 import json
 import os
@@ -11,20 +16,20 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's codes of refusals. Other codes may pass: 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked database), and
-# BAD_REQUEST, which MLflow returns for its database's errors.
+# MLflow's codes of refusals. Errors that may pass have other codes: 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked
+# database), and BAD_REQUEST, which MLflow returns for its database's errors.
 _REFUSALS: Final = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # Begins MLflow's message if no MLflow server answered.
+_NOT_FROM_MLFLOW: Final = "API request to"  # MLflow's message begins so if the answer is not an MLflow server's.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS: Final = 200  # Length of a server's answer in a message.
-# Outages in JSON that is not MLflow's, because MLflow's message about such JSON has no status.
+# Words of an outage in another server's JSON. MLflow's message about such JSON has no HTTP status that could show the outage.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -83,7 +88,7 @@ def address_fault(address: str) -> str:
 
 
 def proxy_of(address: str) -> str:
-    """Return a text about an address's proxy and the proxy's variable; empty without a proxy."""
+    """Return a text with an address's proxy and the variable that sets the proxy; empty without a proxy."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -130,7 +135,10 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 
 @contextmanager
 def failures_of(store: str, what: str) -> Iterator[None]:
-    """Turn errors of libraries into this module's errors. `store`: address without secrets; `what`: object of "refuses" in the message."""
+    """Turn errors of MLflow and its libraries into this module's errors.
+
+    `store` is the tracking store's address without secrets. `what` names the data in the message: "refuses WHAT".
+    """
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError

@@ -1,8 +1,10 @@
-"""Logs runs to MLflow from run records and step journals; idempotent.
+"""Logs runs to MLflow from run records and step journals (one line per record of metrics). A repeated call logs nothing twice.
 
-A run has one parent in MLflow, found by the tag `chess_grpo.run`, and one child per step and part for all attempts. A process that just
-started, or whose last call failed, asks the store for its rows and sends the missing rows. It asks again before a step counts as logged.
-Name and step identify a row, because databases round values and a restarted step logs new times.
+- A run has one parent run in MLflow, found by the tag `chess_grpo.run`. Each step, and each part of a step with parallel tasks, has one
+  child run. All attempts (tries of a task) log to the same child.
+- A row is one value of a metric. Metric name and step number identify a row: databases round values, and a restarted step logs new times.
+- A process that has just started, or whose last call failed, first reads the rows in MLflow, then sends the missing rows. The process reads
+  the rows once more before an attempt counts as logged.
 """
 
 import json
@@ -37,23 +39,24 @@ from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
-_LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the completely logged attempt.
+_LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the attempt that is completely logged.
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-_LONGEST_TAG: Final = 7_500  # Characters; MLflow and its columns take 8,000 (mlflow.utils.validation).
+_LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000 (mlflow.utils.validation).
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
 _LONGEST_DIGEST: Final = 36  # Characters in MLflow's column.
 _LONGEST_NAME: Final = 500  # Characters in MLflow's column.
-SECONDS: Final = 30.0  # Longest wait of a run's start, end or list for a server; equal to a step's (`steps.track.sender`).
-Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (name, step) of stored rows.
+SECONDS: Final = 30.0  # Longest wait for a server when a run starts, ends or is listed; equal to a step's (`steps.track.sender`).
+Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (metric, step) of the rows in MLflow.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
     """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
 
-    Idempotent, also in parallel processes. Tracking errors become the returned reason. `task` (step, part) logs one step without the run's
-    end. `known` holds rows of earlier calls and is updated.
+    Parallel processes log nothing twice either. Errors of the tracking store become the returned reason. With `task`, a (step, part), only
+    this task's rows are sent; the run's texts and policies wait for a call without `task`. `known` has the rows that earlier calls found or
+    sent; the call adds its own.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -61,14 +64,14 @@ def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] |
 def publish_all(
     machine: Machine, *, runs: Sequence[Run] | None = None, again: bool = False, seconds: float | None = None
 ) -> dict[str, str]:
-    """Publish runs, by default those not logged yet; return run -> reason of `publish`.
+    """Publish `runs`, by default the runs that are not completely logged. Return run -> reason, as `publish`.
 
-    `again` also compares logged rows, because databases may be restored or deleted. After `seconds`, a slow server's runs wait for a later
-    call.
+    `again` includes logged runs and compares their rows, because databases may be restored or deleted. With a server, the call takes at
+    most `seconds` (default: no limit); late runs have a reason and wait for a later call.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
-    # Oldest first: the registry compares a policy with earlier ones.
+    # Oldest first, because the registry compares a policy with earlier policies.
     in_order = sorted(chosen, key=lambda run: run.order)
     if seconds is None or all(sqlite_file(run.facts["tracking"]) for run in in_order):
         _publish_each(in_order, store, machine, again=again, reasons=reasons)
@@ -91,12 +94,12 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Publish runs in order and fill `reasons`. A store that does not answer is asked once."""
+    """Publish runs in order and fill `reasons`. A tracking store that does not answer gets no second request."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
         if address in away:
-            reasons[run.name] = away[address]  # Another request would take seconds.
+            reasons[run.name] = away[address]  # A further request would take seconds.
             continue
         view = _View(run, store, machine, {}, again=again)
         reasons[run.name] = view.publish(None)
@@ -111,7 +114,7 @@ class _View:
         self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
         self.is_away = False
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
-        self._problems: list[str] = []  # Refusals by the store, and damage on this machine.
+        self._problems: list[str] = []  # Why something is not logged.
 
     def publish(self, task: tuple[str, str] | None) -> str:
         try:
@@ -145,7 +148,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # If two runs on one disk end together, the second sees the first one's policies.
+            # Two runs that end together on one disk register in turn, so the second run is compared with the first run's policies.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -153,7 +156,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note a refusal by the store or damage on this machine, and go on after the block."""
+        """Note a refusal by the tracking store, or a damaged file on this machine, and go on after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -161,7 +164,7 @@ class _View:
             self._problems.append(str(error))
 
     def _log_dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
-        """Log the dataset as the run's input, which MLflow lists in a column, and its hash as a parameter."""
+        """Log the dataset as the run's input, which MLflow shows in the table of runs, and the dataset's hash as a parameter."""
         self._describe(parent, {}, {"dataset": dataset.output_hash})
         if any(logged.dataset.digest == dataset.output_hash[:_LONGEST_DIGEST] for logged in parent.inputs.dataset_inputs):
             return
@@ -176,7 +179,10 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Log an attempt's missing rows; after its end, compare them with the store's rows and set the tag `_LOGGED`."""
+        """Send an attempt's missing rows to its child, and the main metrics' rows also to the parent.
+
+        After the attempt's end, also send the step's pages and set the tag `_LOGGED`.
+        """
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
@@ -199,7 +205,10 @@ class _View:
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
-        """Send a task's missing rows to an MLflow run; `ask_store`, or a first call, reads the stored rows of `names` first."""
+        """Send a task's missing rows to an MLflow run.
+
+        A first call, or `ask_store`, first reads the rows of the metrics `names` in MLflow.
+        """
         run_id = logged.info.run_id
         if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
@@ -218,7 +227,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Return MLflow's run whose `tag` is `key`; create a missing run. If two processes create the run, the smaller id stays."""
+        """Return MLflow's run whose `tag` is `key`; create a missing run. If two processes created the run, delete the larger id."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
@@ -229,7 +238,7 @@ class _View:
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set changed tags, cut to a length that all stores take, and missing parameters."""
+        """Set changed tags and missing parameters. Tags are cut to a length that all databases accept."""
         short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]

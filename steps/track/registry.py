@@ -1,12 +1,16 @@
 """MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-A new version becomes `peak` if
-- no version with the same initial policy has an equal or better lower bound of its score against that policy,
-- the current peak has the same initial policy or is older (bounds against different policies cannot be compared), and
-- the score's interval is not entirely below 0.5 (a policy worse than its initial policy).
+A finished run registers two policies, its champion and its peak, as versions of the model. The initial policy of a run is its pretrained
+policy. A new version becomes `peak` if
+- the interval of its score in games against its initial policy is not entirely below 0.5, the score of equal policies,
+- no peak with the same initial policy has an equal or better lower bound of this score,
+- it has played such games, or the current peak has another initial policy, or there is no current peak, and
+- the current peak has the same initial policy or is older, because scores against different policies cannot be compared.
+
 Only a policy that has beaten the champion in games replaces the champion.
 
-Every account can write tags, sources and files; `grpo.base.door` checks all before use. A version of other code keeps its alias.
+Every account of the server can write tags, sources and files, so `grpo.base.door` checks all of them before use. A version of other code
+keeps its alias.
 """
 
 import json
@@ -52,13 +56,13 @@ ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
 _DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
 _EVEN: Final = 0.5  # Score of two equal policies.
-_MAX_FILES: Final = 1_000  # Limit for a version; a peak has about 40.
+_MAX_FILES: Final = 1_000  # Largest number of files of a version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
 @STRICT
 class _Facts(TypedDict):
-    """Contents of the tag `_POLICY`; see `Version`."""
+    """Contents of the tag `_POLICY`: fields of `Version`."""
 
     run: Id
     role: Literal["champion", "peak"]
@@ -73,7 +77,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`, which a run needs to resume from a peak."""
+    """Contents of `origin.json`: facts of the run that made a peak. A run on another machine needs these facts to resume from the peak."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -101,13 +105,14 @@ class Version:
     # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
     high: float | None = None
-    files: str = ""  # Hash of the hashes of MLflow's files.
+    files: str = ""  # Hash of the files' hashes.
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
-    """Return preset -> version with an alias or a number such as `v7`; empty without a tracking store. Raises TrackingAwayError.
+    """Return preset -> version with the name (an alias, or a number such as `v7`). Raises TrackingAwayError.
 
-    A version of other code is a ForeignError. A model name without a valid preset is skipped with a warning on stderr.
+    A ForeignError stands for a version of other code. A model without a valid preset in its name is skipped with a warning on stderr. The
+    result is empty without a tracking store.
     """
     tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
@@ -134,7 +139,10 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the local folder of a version's files, downloaded and verified. Raises CorruptError, ForeignError, TrackingAwayError."""
+    """Return the local folder of a version's verified files. Download missing files.
+
+    Raises CorruptError, ForeignError, TrackingAwayError.
+    """
     target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
@@ -175,9 +183,10 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 
 
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
-    """Copy what a run needs to resume from a registered peak from MLflow into the store, verified by hashes.
+    """Copy the outputs behind a registered peak from MLflow into the store, so a run can resume from the peak. Hashes are verified.
 
-    Returns settings, step -> output, and lines for `data`, `verdict` and `findings`. Raises as `fetch`.
+    Returns the settings, step -> output, and lines about `data`, `verdict` and `findings`, all of the run that made the peak. Raises as
+    `fetch`.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     path = folder / "origin" / ORIGIN
@@ -189,9 +198,9 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         facts = of_output(verified_manifest(source), step, step_version, source)
         outputs[step] = _stored(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
-        from grpo.policy.checkpoints import checkpoint_name  # It imports torch.
+        from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
-        # The output has this checkpoint only, which gives the version.
+        # This output of `finetune` has only one checkpoint, so the checkpoint's hash is its version.
         output_hash = verified_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -242,14 +251,14 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
-    """Set the alias if the version wins it; return a clause with the alias's version."""
+    """Set the alias if `offered` wins the alias. Return the end of a line, such as "is version 7"."""
     preset, current = offered.preset, _find_version(role, offered.preset, client)
     if isinstance(current, ForeignError):
         return f"stays: {current}"
     if role == PEAK:
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
-        # Another policy that became champion during an outage stays, because this run's champion has not played it.
+        # A policy that became champion after this run's games stays, because this run's champion has not played it.
         has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
@@ -261,7 +270,10 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
-    """Log a policy's MLflow model to the parent's artifacts; return (address, hash of hashes). A peak's model includes `origin`."""
+    """Log a policy's MLflow model to the parent's artifacts. Return its address and the hash of the files' hashes.
+
+    A peak's model includes the folder `origin`: `origin.json` and the outputs that a resumed run needs.
+    """
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
@@ -338,7 +350,10 @@ def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[V
 
 
 def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
-    """Return why `offered` does not replace `current` as `peak`; empty if it does. `same_start`: peaks of `offered`'s initial policy."""
+    """Return why `offered` does not replace `current` as `peak`; empty if `offered` does.
+
+    `same_start` has the registered peaks with the same initial policy as `offered`, which is one of these peaks.
+    """
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its own start"
     best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)

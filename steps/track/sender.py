@@ -1,4 +1,7 @@
-"""Sends a step's journal to a tracker while the step works. A slow or silent tracker delays the step's end by at most 30 s."""
+"""Sends a step's journal (one line per record of metrics) to a tracker, MLflow or W&B, while the step works.
+
+An attempt is one try of a step's task. Each tracker that is slow or silent delays the attempt's end by at most 30 s.
+"""
 
 import threading
 from collections.abc import Callable
@@ -24,9 +27,10 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 
 
 class Sender(threading.Thread):
-    """Calls `send` for an attempt every few seconds until `finish`, then once more. Warnings have the tracker's name.
+    """Calls `send` for an attempt every 5 s, after a failure every 30 s, and once more after the attempt's end.
 
-    `later` ends a warning: how unsent lines are sent later. `send` returns why lines are unsent, empty if none; exceptions become warnings.
+    `send` returns why lines are unsent, empty if all are sent. A reason or an exception becomes a warning with the name `tracker`. The
+    warning ends with `later`, which says how the lines are sent later.
     """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:
@@ -37,7 +41,7 @@ class Sender(threading.Thread):
         self._has_warned = False
 
     def finish(self) -> None:
-        """Send the ended attempt within `seconds_at_end`; print a warning if that fails, once per outage."""
+        """Wait up to `seconds_at_end` until the ended attempt's lines are sent, then print a warning. Each outage has one warning."""
         self.is_over.set()
         self.join(self.seconds_at_end)
         if self.is_alive():

@@ -1,4 +1,7 @@
-"""A sweep runs all combinations of settings with each seed; a tag with the sweep's name and a run's key identifies its runs."""
+"""A sweep runs each combination of settings with each seed.
+
+A run's tag has the sweep's name and the run's key. Results are found by the key alone, so sweeps share equal runs.
+"""
 
 import itertools
 import json
@@ -24,7 +27,7 @@ SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Variable that gives the tag to the
 class PlannedRun:
     combination: str  # Values of `--set` as `key = value, ...`.
     seed: int
-    key: str  # Hash of settings, code and engine; a finished run is not repeated.
+    key: str  # Hash of settings, code and engine. A finished run with the same key is not repeated.
     policy: PolicyConfig
     launch: Launch
 
@@ -86,13 +89,13 @@ class SweepRow:
     """Current results of one planned run."""
 
     planned: PlannedRun
-    verdict: str  # Status of a run without verdict; `not run` before its start.
-    gains: Mapping[str, Estimate]  # Measure -> gain in Elo.
+    verdict: str  # Verdict, else the run's status; `not run` before the run's start.
+    gains: Mapping[str, Estimate]  # Label of a measurement -> gain in Elo.
     is_finished: bool
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run, from the newest finished run with its key, else the newest run with its key."""
+    """Return a row per planned run. Of the runs with its key, the newest finished run counts, else the newest run."""
     best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():

@@ -1,7 +1,8 @@
 """Mirrors a step's journal to Weights & Biases (W&B) in a thread of the step's process; off by default (CHESS_GRPO_WANDB).
 
-Each step and part has one W&B run, and each journal line one row with the line's number. W&B ignores a number that it already has, so a
-retry sends all lines. Without key or network, W&B writes to a folder that `wandb sync` uploads.
+The journal has one line per record of metrics. Each step, and each part of a step with parallel tasks, has one W&B run. Line N becomes row
+N. W&B ignores a row whose number it already has, so a restarted step sends all lines again. Without key or network, W&B writes to a folder
+that `wandb sync` uploads.
 """
 
 import hashlib
@@ -23,7 +24,7 @@ _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 1
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return a sender to W&B; None if off, or if offline files would be lost with a container's disk."""
+    """Return a sender to W&B. Return None if mirroring is off, or if offline files would be lost with a container's disk."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None
@@ -44,7 +45,7 @@ class _Mirror:
         self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
-        """Send new lines. At the attempt's end, close W&B's run and print the command that uploads offline files."""
+        """Send new lines. At the attempt's end, close W&B's run; if files stay offline, print the command that uploads them."""
         if self._is_complete:
             return ""
         logged = self._logged = self._logged or self._init(run, attempt)
@@ -109,6 +110,6 @@ class _Mirror:
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # W&B's service still holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        # X axis of all charts. W&B's own step must increase with every row; the GRPO step need not.
+        # The x axis of all charts is the metric `step`. W&B's own step is the line number, because only that increases with every row.
         logged.define_metric("*", step_metric="step")
         return logged
