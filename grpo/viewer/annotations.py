@@ -53,8 +53,8 @@ def round_number(index: int) -> str:
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return the highlights with notes, by index of the game. The engine searches every legal move to `depth` plies.
 
-    `pool` needs the options `move_values.engine_options()`. Raises EngineError if several searches in a row fail. If a single search
-    fails, the position has no scores.
+    `pool` needs the options `move_values.engine_options()`. If the search of a position fails, the position has no scores. Raises
+    EngineError if too many searches fail (see `EnginePool.answers`).
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}
