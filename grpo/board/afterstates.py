@@ -155,10 +155,9 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return the codes' bit planes [12, N], each a bitboard.
+    """Return the codes' bit planes [12, N], each a bitboard: four of the piece, four of our control, four of their control.
 
-    Four planes are the piece code's bits. The next three are the bits of our least attacker (1-6), and one plane marks several attackers.
-    The last four are the same for their attackers.
+    Control has three bits for the least valuable attacker (1-6), and one bit that marks several attackers.
     """
     seen = attacked[0]
     lowest = [seen]

@@ -101,10 +101,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of boards and legal moves.
-
-    `encodings_BE` is [B, 71]. `repeats_BA` is True for moves that return to a position of their game.
-    """
+    """Return the features of boards, encodings [B, 71], and legal moves. `repeats_BA` marks moves that repeat a position of their game."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]

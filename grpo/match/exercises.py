@@ -46,8 +46,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Yield each problem of a decompressed EPD file, or a Rejection for a broken line; skip blank lines and `#` comments.
 
-    The right moves are the best moves (EPD's `bm`). Without `bm`, they are all legal moves except the moves to avoid (`am`). If a line has
-    both, they are `bm` without `am`.
+    The right moves are the best moves (EPD's `bm`; without it, all legal moves) except the moves to avoid (EPD's `am`).
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):

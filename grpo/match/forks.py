@@ -1,6 +1,6 @@
-"""Work in forked processes. A fork starts at once, because it does not import modules again.
+"""Work in forked processes. A fork starts at once, because it need not import modules again.
 
-A fork has one torch thread. An `EnginePool` of the parent starts new engines in the fork.
+A fork has one torch thread. A parent's `EnginePool` that is used in a fork starts one new engine there.
 """
 
 import signal

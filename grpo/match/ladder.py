@@ -1,4 +1,6 @@
-"""Elo ladder: opponents from a random mover to Stockfish (rungs), rated by games against each other; rates other players by the rungs.
+"""Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
+
+The rungs go from a random mover to Stockfish at full strength with many nodes per move.
 
 Each rung plays only the next two rungs below it. Against weaker rungs it would win nearly every game, which says little about the
 difference. A pair score is the mean score of an opening's two games, in [0, 1]. A probe is a short match that shows which rungs are near a
@@ -163,7 +165,7 @@ class Placement(Document):
 class BaselineReport(Document):
     """Report of the pipeline step `baseline`."""
 
-    heldout: dict[str, float]  # Metric -> value on held-out boards.
+    heldout: dict[str, float]  # Metric -> value on held-out boards, which training does not use.
     matches: dict[str, MatchReport]  # Opponent's name -> match.
     ladder: Placement
 
@@ -230,10 +232,9 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
-    - A binary search with `num_probe_pairs` pairs per rung finds the two rungs nearest to the player's rating.
-    - The rating comes from more games, against these two rungs only.
-    - Two players meet the same two rungs, those nearest to the mean of both ratings, on the same openings. `ladder_difference` needs this.
-    - Two players play `num_rung_pairs` openings per rung. If this part does not show a difference, they play a second part of equal size.
+    - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
+    - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
+    - Two players play `num_rung_pairs` openings per rung, the same for both. If this part shows no difference, a second part follows.
     - A single player plays half of `num_rung_pairs` openings per rung.
 
     `openings` are at least `num_openings_to_place` FENs. A player uses each at most once.

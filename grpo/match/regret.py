@@ -35,10 +35,7 @@ class HeldoutScores:
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return metrics: means over boards and over each phase's boards, at T = 1.
-
-    `boards.values` must come from searches of depth `evaluation.heldout_depth`.
-    """
+    """Return means at T = 1, over all boards and by phase. `boards.values` must have the search depth `evaluation.heldout_depth`."""
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,

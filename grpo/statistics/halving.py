@@ -15,8 +15,6 @@ from grpo.statistics.intervals import Estimate, paired_interval
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalvingEntry:
-    """One candidate's result in one round."""
-
     round: int  # From 0.
     candidate: int  # Step of the checkpoint.
     pair_scores: tuple[float, ...]  # This round's scores against the initial policy.

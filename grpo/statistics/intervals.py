@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # One-sided error probability of a claim, as of a 95 % interval that lies above one half.
+LEVEL: Final = 0.025  # Error probability of a one-sided test: a claim is shown if its p-value is at most this.
 Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Standard errors on each side of two repeated intervals: one after half of the sample, one at its end.

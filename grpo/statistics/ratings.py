@@ -52,10 +52,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's rating by the model of `fit_ratings`.
-
-    `opponents` are known ratings in Elo. `pair_scores` are the player's, one sequence per opponent.
-    """
+    """Return a player's rating by the model of `fit_ratings`. `opponents` are known ratings in Elo; `pair_scores` are the player's."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     weights = tuple(float(share) for share in information / information.sum())
     return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)

@@ -4,8 +4,8 @@ The initial policy is the policy before GRPO, after pretraining; messages call i
 best of several checkpoints looks better than it is, because noise helped to choose it. So each stage uses new data:
 
 - held-out regret (mean value that most likely moves lose on boards outside training) ranks all checkpoints
-- games of sequential halving choose the candidate among the first checkpoints
-- confirmation games, played afterwards, decide
+- games of sequential halving choose the candidate among those with the lowest regret
+- confirmation games, played afterwards from new openings, decide
 
 A policy can beat its own start without gaining against other opponents. So candidate and initial policy also play engine opponents with
 known ratings (the ladder; an opponent is a rung). A pair score is the mean score of an opening's two games, in [0, 1]. The registry keeps

@@ -23,12 +23,8 @@ class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Return the move to play and the moves to show.
 
-        Args:
-            board: Has a legal move.
-            allowed: UCI moves to choose from; empty allows all.
-            options: Temperature and number of moves to show.
-            seed: Seed of the random numbers of a sample. They also depend on `num_games` and the ply.
-            num_games: Number of games begun so far (`ucinewgame` commands).
+        `board` has a legal move. `allowed` are the UCI moves to choose from; empty allows all. The random numbers of a sample depend on
+        `seed`, `num_games` (number of `ucinewgame` commands so far) and the ply.
         """
 
 

@@ -32,14 +32,8 @@ class HumanGame:
     ) -> None:
         """Set up the position `fen`. If the opponent is to move there, the opponent moves at once.
 
-        Args:
-            choose: Returns the opponent's move on a board, or None to resign.
-            opponent: The opponent's name.
-            about: Description of the opponent's strength.
-            person_is_white: Whether the person has White.
-            fen: First position.
-            probabilities: Takes boards; returns for each a mapping from UCI move to the opponent's probability, or None without
-                probabilities.
+        `choose` returns the opponent's move on a board, or None to resign. `about` describes the opponent's strength. `probabilities` takes
+        boards and returns the opponent's move probabilities for each, by UCI move; it returns None if the opponent has none.
 
         Raises MoveError if the position is illegal or its game is over.
         """
