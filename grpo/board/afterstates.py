@@ -232,8 +232,8 @@ def _is_insufficient_material(sets: Sets) -> Tensor:
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     """Return whether a piece other than their king can move, [N]. Castling needs no test, because a king that may castle can also step.
 
-    Index 0-3 of a tensor is the line in `LINES`: file, rank, a1-h8 diagonal, h1-a8 diagonal. Sign 1 is up or right. A ray includes the
-    first piece it meets.
+    Tensors [4, N] have one row per line of `LINES`: file, rank, a1-h8 diagonal, h1-a8 diagonal. Sign 1 is up or right. A ray includes the
+    first piece that it meets.
     """
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
@@ -241,8 +241,8 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     empty = ~occupied
     nothing = torch.zeros_like(king)
     our_lines, their_lines = (_on_lines(side) for side in (us, them))
-    # A ray goes from their king along each line. A slider of ours that the ray meets gives check. If the ray meets a piece of theirs, the
-    # piece (shield) is pinned by a slider of ours behind it (pinner).
+    # A ray goes from their king along each line. A slider of ours that the ray meets gives check. A piece of theirs that the ray meets
+    # (shield) is pinned if a slider of ours (pinner) is behind it.
     checkers = _near_attackers(king, us[_PAWN], us)
     between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
     for sign in (1, -1):
@@ -288,6 +288,6 @@ def _on_lines(side: Tensor) -> Tensor:
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
-    """Return our knights, and those of `pawns`, that attack their king."""
+    """Return the knights of `us` [6, N], and the `pawns` [N], that attack `king` [N]."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

@@ -58,7 +58,7 @@ def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return the squares that `sliders` attack: [D, ..., N], one set per line of `LINES`, as are the sliders.
+    """Return the squares that `sliders` attack. Both are [D, ..., N], one set per line of `LINES`.
 
     `sign` is 1 (up or right) or -1. A ray passes the `empty` squares [..., N] and includes the first piece (Kogge-Stone fill).
     """

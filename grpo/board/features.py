@@ -1,8 +1,8 @@
 """Afterstates (positions after a move) as sparse features. A network's first layer adds one table row per feature.
 
 Each square has two features. One is the piece with both sides' control (see `grpo.board.afterstates`); the other is the piece with the
-square. Moves of a board share most features. So a move lists only removed features, new features, and features of the complete
-afterstate, such as mate (https://www.chessprogramming.org/NNUE).
+square. An afterstate shares most features with the board before the move. So a move lists only features that it removes or adds, and
+features of the complete afterstate, such as mate (https://www.chessprogramming.org/NNUE).
 
 Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
 """

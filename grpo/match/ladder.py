@@ -1,10 +1,8 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-The rungs go from a random mover to Stockfish at full strength with many nodes per move.
-
-Each rung plays only the next two rungs below it. Against weaker rungs it would win nearly every game, which says little about the
-difference. A pair score is the mean score of an opening's two games, in [0, 1]. A probe is a short match that shows which rungs are near a
-player's strength.
+The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it. Against weaker rungs it
+would win nearly every game, which says little about the difference. A pair score is the mean score of an opening's two games, in [0, 1]. A
+probe is a short match that shows which rungs are near a player's strength.
 """
 
 import math

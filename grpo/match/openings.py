@@ -20,7 +20,7 @@ from grpo.settings.tree import EvaluationConfig
 
 _CANDIDATES_PER_ROUND = 128  # Positions searched at once.
 _MAX_ROUNDS = 1_000
-_LIMIT = "depth 6"  # Of the search that tells whether a position is balanced.
+_LIMIT = "depth 6"  # Search limit of the test for balance.
 _PLIES = 8  # Random legal plies of a generated opening.
 _MAX_CENTIPAWNS = 120  # Largest score, plus or minus, of a generated opening.
 
@@ -67,7 +67,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
     texts: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
-            # A line that is too long comes as a Rejection. Its text is no opening, so it counts below as a line without one.
+            # A line that is too long comes as a Rejection. The rejection's text is no opening, so the line counts as left out below.
             texts.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
     entries = sorted(texts)
     drawn: dict[str, str] = {}

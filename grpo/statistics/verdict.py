@@ -8,8 +8,8 @@ best of several checkpoints looks better than it is, because noise helped to cho
 - confirmation games, played afterwards from new openings, decide
 
 A policy can beat its own start without gaining against other opponents. So candidate and initial policy also play engine opponents with
-known ratings (the ladder; an opponent is a rung). A pair score is the mean score of an opening's two games, in [0, 1]. The registry keeps
-the champion of earlier runs.
+known ratings (the ladder; an opponent is a rung). The registry keeps the champion of earlier runs. A pair score is the mean score of an
+opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,10 +16,7 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""A function of boards that have legal moves. It returns for each board a mapping from UCI move to probability (temperature 1).
-
-It returns None if the policy has no probabilities.
-"""
+"""Takes boards that have legal moves. Returns, for each, UCI move -> probability at temperature 1. Returns None without probabilities."""
 Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for a player that is no policy.
 
 

@@ -19,12 +19,12 @@ class _Course:
     index: int
     score: float
     num_plies: int
-    highest: int  # Largest lead of the game; below 0 if the first player never led.
-    lowest: int  # Smallest lead; below 0 if the second player led.
+    highest: int  # Largest lead; above 0 if the first player led at some ply.
+    lowest: int  # Smallest lead; below 0 if the second player led at some ply.
 
     @property
     def swing(self) -> tuple[int, int]:
-        """The smaller of both players' largest leads, above 0 if both led. Games with equal numbers differ by the range of leads."""
+        """First the smaller of both players' largest leads, which is above 0 if both led. Then the range of leads, which decides ties."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -67,7 +67,10 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead at each ply: of this and the previous ply's material difference the nearer to 0, or 0 if their signs differ."""
+    """Yield White's lead at each ply.
+
+    The lead is the material difference at this or the previous ply, whichever is nearer to 0. It is 0 if their signs differ.
+    """
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
     for now in leads:

@@ -105,10 +105,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the policy's five most probable moves (SAN, probability) in the position `num_plies_back` plies ago.
-
-        The list is empty if the policy has no probabilities.
-        """
+        """Return the five most probable moves (SAN, probability) of `num_plies_back` plies ago; empty without probabilities."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()

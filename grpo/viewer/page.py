@@ -47,7 +47,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # White's win probability in a position is that after the last move. In the first position it is that of the best move.
+    # A position's win probability is the one of the last move. The first position has no last move, so the engine's best move gives it.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
