@@ -52,7 +52,7 @@ def mirror_move(move: chess.Move) -> chess.Move:
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the action id of a move; `turn` is the player who moves. Raises ValueError if the move is no action, such as a null move."""
+    """Return the action id of a move by the player `turn`. Raises ValueError if the move is no action, such as a null move."""
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
         raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")

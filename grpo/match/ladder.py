@@ -52,13 +52,13 @@ class Rung(Document):
 
 
 def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
-    """Return the rungs, weakest first. The first have fewer and fewer random moves, the others more and more nodes."""
+    """Return the rungs, weakest first: first those with random moves, then those with rising nodes."""
     diluted = [Rung(nodes=config.ladder_nodes[0], random_share=share) for share in config.ladder_fractions]
     return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.ladder_nodes))
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
-    """Return the pairings of rungs that play each other, as indices (stronger, weaker)."""
+    """Return the pairings as indices of rungs (stronger, weaker)."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
@@ -108,8 +108,6 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
 
 
 class Meeting(Document):
-    """A match of two rungs."""
-
     first: str
     second: str
     expected: float  # First rung's score that the ratings predict. If the score of `match` is very different, the ratings do not fit.
@@ -170,8 +168,6 @@ class BaselineReport(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    """A player's match against one rung."""
-
     rung: int  # Index of the rung.
     result: MatchResult  # From the rated player's side.
 
@@ -214,10 +210,7 @@ def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return how the games of `place_on_ladder` are divided into parts.
-
-    First: for each part, the half-width, in standard errors, of the interval computed after it. Second: openings per rung and part.
-    """
+    """Return, for each part of the games, the half-width (standard errors) of the interval after it; and a part's openings per rung."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 

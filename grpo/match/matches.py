@@ -49,8 +49,6 @@ _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedGame:
-    """One game; scores are the first player's."""
-
     opening: str  # FEN.
     first_is_white: bool
     moves: tuple[str, ...]  # UCI.
@@ -61,7 +59,7 @@ class PlayedGame:
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield the board at the opening and after each move. It is one object, which changes: copy it to keep a position."""
+        """Yield the board at the opening and after each move. It is always the same object."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -77,7 +75,7 @@ class PlayedGame:
 
 
 class MatchReport(Document):
-    """Summary of a match, without its games. Counts and scores are the first player's."""
+    """A match without its games; counts and scores are the first player's."""
 
     score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
@@ -103,11 +101,11 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Number of openings that differ in more than the move number. Deterministic players repeat the game of an equal opening."""
+        """Number of distinct openings; move numbers are ignored. Deterministic players repeat the game of an equal opening."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the pair scores, in [0, 1]. `adjudicated` uses adjudicated scores, which the function `adjudicate` must have added."""
+        """Return the pair scores, as played or adjudicated. The match must come from `adjudicate` for `adjudicated`."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
@@ -210,7 +208,7 @@ def play_match(
         openings: FENs of distinct positions. For a part of a match, give a mapping: index in the complete match -> FEN. The index
             selects a game's random numbers, so parts give the same games as the complete match.
         max_plies: A game is a draw after this number of plies from its opening.
-        on_games_done: Is called with the number of finished games from time to time.
+        on_games_done: Is called with the number of finished games.
         num_processes: Processes that share the openings; does not change the games. Several processes play with copies of the players,
             so the random streams inside `first` and `second` do not advance.
 

@@ -25,8 +25,6 @@ NUM_ROOTS: Final = 2**63 - 1  # Upper bound of seeds (roots) of `GameStreams`.
 
 
 class Player(Protocol):
-    """Chooses a move on each board of a batch. Each board belongs to another game."""
-
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
@@ -114,7 +112,7 @@ def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
 
 
 class DilutedPlayer:
-    """Plays a random legal move with probability `random_fraction`, else `player`'s move. So it can be weaker than a search of one node."""
+    """Plays a random legal move with probability `random_fraction`, else `player`'s move. Can be weaker than a search of one node."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
         self.name = f"{player.name}, {100 * random_fraction:g} % random"

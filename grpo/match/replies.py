@@ -1,6 +1,6 @@
 """Replies of players that can fail to name a legal move: language models, and engines of other programs.
 
-A player may need several answers for one move, because a failed answer is retried a few times. Then the player forfeits the game.
+A failed answer is retried a few times; then the player forfeits the game.
 """
 
 from dataclasses import asdict, dataclass

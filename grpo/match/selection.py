@@ -2,7 +2,7 @@
 
 - The candidate is the checkpoint that games of the step `screen` chose. It becomes the run's champion if the decision promotes it.
 - The pretrained policy is the policy before GRPO, the candidate's own start.
-- The ladder consists of engine opponents with known ratings.
+- The ladder has engine opponents with known ratings.
 - "As played" counts real results. "Adjudicated" gives a draw by repetition, fifty moves or ply cap to a side that is clearly ahead.
 """
 
@@ -43,7 +43,7 @@ class Selection(Decision):
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """Label -> gain in Elo: in games against the pretrained policy, or in rating on the ladder. The first gain decides the verdict."""
+        """Label -> gain in Elo: in games against the pretrained policy, or in rating on the ladder. The first gain decides."""
         gains: dict[str, Estimate] = {}
         if (games := self.confirmation_best_moves) is not None:
             gains["own start, as played: decides"] = elo_estimate(games.score)

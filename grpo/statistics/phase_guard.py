@@ -21,7 +21,7 @@ FEWEST_BOARDS: Final = 30  # A phase with fewer boards has no reliable interval 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
-    """Change of held-out regret in one phase. A change above 0 means that the candidate is worse than the initial policy."""
+    """Change of held-out regret in one phase; above 0, the candidate is worse than the initial policy."""
 
     phase: str
     change: Estimate  # Mean over the boards, in win probability.

@@ -61,9 +61,9 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
     """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
 
-    Both players must have played the same openings in the same order. Games from one opening share its bias, so the error is computed
-    from the players' differences on each opening (delta method). Two openings are added per opponent: each player wins one that the other
-    loses. So equal games give a difference of 0 with a standard error above 0.
+    Both players must have played the same openings in the same order. Games from one opening share its bias, so the error comes from the
+    players' differences on each opening (delta method). Two openings are added per opponent: each player wins one that the other loses. So
+    equal games give a difference of 0 with a standard error above 0.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0

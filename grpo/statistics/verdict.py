@@ -83,7 +83,7 @@ class Decision(Document):
     verdict: Verdict
     promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
     replaces_previous: bool
-    """Whether the candidate becomes the registry's champion: promoted and, if it played the champion there, shown to be better."""
+    """Whether the candidate is promoted and, if it played the registry's champion, shown to be better than that champion."""
     sentence: str
     claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if one was played.
     beside: tuple[Claim, ...] = ()  # Other ways of scoring or playing; reported only.
@@ -120,13 +120,13 @@ def decide(
 
     Args:
         candidate: Step of the checkpoint.
-        against_initial: The candidate's pair scores against the initial policy, which decide together with `ladder_gain` and `phases`.
+        against_initial: Pair scores against the initial policy.
         against_previous: Pair scores against the registry's champion, which decide whether that champion is replaced. None if there is no
             such champion, or if it is the initial policy. Holm's method adjusts this claim and the claim against the initial policy.
-        beside: Name -> at least one pair score. These claims are only reported. In some, an engine judged undecided draws; in others,
-            moves were sampled at temperature 1, which measures how sharp a policy's probabilities are as much as its strength.
+        beside: Name -> at least one pair score. These claims are only reported: their games count as adjudicated, or their moves are
+            sampled at temperature 1, which measures sharpness as much as strength.
         ladder_gain: A shown loss on the ladder prevents promotion.
-        phases: Changes of held-out regret; a phase that blocks prevents promotion.
+        phases: A phase that blocks prevents promotion.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:

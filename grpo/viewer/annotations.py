@@ -22,8 +22,6 @@ Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    """Note on a position, before the mover's move."""
-
     probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if the mover has no probabilities.
     scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
 

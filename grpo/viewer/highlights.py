@@ -67,10 +67,7 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead at each ply.
-
-    The lead is the material difference at this or the previous ply, whichever is nearer to 0. It is 0 if their signs differ.
-    """
+    """Yield White's lead at each ply: the smaller of the last two differences in material, or 0 if not the same side is ahead in both."""
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
     for now in leads:

@@ -26,7 +26,7 @@ def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, 
 
 
 def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
-    """Return an HTML page from a template of the folder `pages`. Style sheet, pieces, board code and data are inside the page."""
+    """Return a page from a template of the folder `pages`, with style sheet, pieces, board code and data inside."""
     # Escape "<", because a text that contains "</script>" would end the script element around the JSON.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}

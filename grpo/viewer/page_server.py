@@ -93,10 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
 
     def _is_allowed(self, path: str) -> bool:
-        """Check the token, the Host header, and a POST's content type and origin. Reply 404 and return False if one is wrong.
-
-        Host is checked because a web page elsewhere can use a name that resolves to this machine.
-        """
+        """Check the token, the Host header, and a POST's content type and origin. Reply 404 if one is wrong."""
+        # Host: a foreign web page can have a name that resolves to this machine.
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")
