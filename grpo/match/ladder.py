@@ -210,7 +210,7 @@ def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return, for each part of the games, the half-width (standard errors) of the interval after it; and a part's openings per rung."""
+    """Return the half-width of the interval after each part of the games, in standard errors, and the openings per rung of a part."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 

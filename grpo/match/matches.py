@@ -105,7 +105,7 @@ class MatchResult:
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the pair scores, as played or adjudicated. The match must come from `adjudicate` for `adjudicated`."""
+        """Return the pair scores, as played or adjudicated. `adjudicated` needs a match that `adjudicate` returned."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]

@@ -1,8 +1,8 @@
 """Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
 In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings. The lower
-half is dropped, so most games go to candidates that are hard to tell apart. These games overestimate the winner, because they chose it: a
-report needs later games. A pair score is the mean score of an opening's two games, in [0, 1].
+half is dropped, so most games go to candidates that are hard to tell apart. These games overestimate the winner, because they chose it. So
+only later games are reported. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
