@@ -1,7 +1,8 @@
 """Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
 
-Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (its pawns move up), "them" the
-side to reply. A side controls a square if it attacks or defends it. A set of squares is a bitboard: an int64, bit s for square s (a1 = 0).
+Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved, whose pawns move up. "Them" is the
+side to reply. A side controls a square if one of its pieces attacks the square, empty or not. A bitboard is a set of squares in one int64:
+bit s is square s (a1 = 0).
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, 
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""A side's control of a square: 0 none; 1-6 one attacker, pawn to king; 7-12 several attackers, the least a pawn to king."""
+"""A side's control of a square: 0 without attackers; 1-6 one attacker, pawn to king; 6 more if several attack, by the least valuable."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
@@ -32,10 +33,10 @@ _KING_REACH: Final = torch.tensor([signed(chess.BB_KING_ATTACKS[s]) for s in ran
 _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 _RANK_SHIFTS: Final = torch.arange(8) * 8
-# [256, 8]: for each pattern of 8 bits, whether each file is in it.
+# [256, 8]: for each set of squares of a rank (8 bits), whether each file is in the set.
 _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 patterns] -> a rank's part of the codes, one byte per square. Piece planes weigh 1, 2, 4, 8. Control planes, ours and
-# theirs, weigh 1, 2, 4 (least attacker) and 6 (several attackers).
+# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square. The piece's four planes weigh 1,
+# 2, 4, 8. Each side's four planes of control weigh 1, 2, 4 (least attacker) and 6 (several attackers).
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
@@ -55,7 +56,7 @@ class Sets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Afterstates:
-    """Changes that N moves make. A code [3, ...] is piece, our control, their control."""
+    """Squares that N moves change. Codes [3, ...] are the encoding's piece, our control, their control (see `NUM_CONTROLS`)."""
 
     board: Tensor  # [3, B, 64], codes before any move.
     moves: Tensor  # [M], index of the move, ascending.
@@ -66,9 +67,9 @@ class Afterstates:
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes that N legal moves make: move n is action `ids[n]` on board `encodings_BE[rows[n]]`; encodings are [B, 71].
+    """Return the changes that N legal moves make. Move n is action `ids[n]` on board `encodings_BE[rows[n]]`; encodings are [B, 71].
 
-    Control ignores pins. Our control passes through their king.
+    Control ignores pins. Our control passes through their king, because a square behind the king is no escape.
     """
     root = _sets(encodings_BE)
     root_planes = _planes(root, *_attacks(root))
@@ -111,7 +112,7 @@ def _sets(encodings_BE: Tensor) -> Sets:
 
 
 def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates, a bitboard of start and end square [N], and whether the move resets the half-move clock [N]."""
+    """Return the afterstates; a bitboard of each move's start and end squares [N]; whether the move resets the half-move clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = _BIT.to(device)
@@ -138,7 +139,7 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
     """Return squares attacked by each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
-    # Our lines pass through their king, because a square behind the king is no escape.
+    # First side us, then them. Our lines pass through their king.
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
     # [4 lines (file, rank, two diagonals), 2 kinds (rooks or bishops; queens), 2 sides, N]
@@ -154,7 +155,10 @@ def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return bit planes [12, N]: piece code (4), our least attacker (3) and several attackers (1), the same of theirs (4)."""
+    """Return the codes' bit planes [12, N], each a bitboard: four of the piece, four of our control, four of their control.
+
+    Control has three bits for the least valuable attacker (1-6), and one bit that marks several attackers.
+    """
     seen = attacked[0]
     lowest = [seen]
     for kind in range(1, 6):
@@ -166,30 +170,30 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return bit planes of codes: 1 in the first set, 2 in the second, and so on."""
+    """Return the bit planes of codes: squares of the first set have code 1, of the second set 2, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
 def _codes(planes: Tensor) -> Tensor:
-    """Return codes [3, N, 8] from planes [12, N]: an int64 per rank, a byte per square."""
+    """Return codes [3, N, 8] from planes [12, N]. An int64 holds a rank's codes, one byte per square."""
     ranks = (planes[:, :, None] >> _RANK_SHIFTS.to(planes.device)) & 255
     rows = ranks + _PLANE_ROWS.to(planes.device)
     return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return codes [3, M] of single squares."""
+    """Return the codes [3, M] of `squares` [M]; `rows` [M] selects the positions of `codes`."""
     index, bits = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, index) >> bits) & 15 for part in codes.flatten(1)])
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Return codes [3, N, 64]."""
+    """Unpack codes [3, N, 8] to [3, N, 64]."""
     return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
 def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return move and square, [M] each, of all differences between planes [12, N]."""
+    """Return, for each square that differs in any plane [12, N], the move's index [M] and the square [M]."""
     differ = before ^ after
     some = differ[0]
     for plane in differ[1:]:
@@ -200,7 +204,7 @@ def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mate, and draw (stalemate, insufficient material, fifty moves), [N] bool each."""
+    """Return two tensors [N] bool: whether the move mates, and whether it draws (stalemate, insufficient material, fifty moves)."""
     by_us, king, king_at = union(attacked[:, 0]), sets.them[_KING], sets.their_king
     theirs, ours = union(sets.them), union(sets.us)
     is_check = (by_us & king) != 0
@@ -226,9 +230,10 @@ def _is_insufficient_material(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether another piece than their king can move, [N]. Castling needs no test: a king that may castle can step.
+    """Return whether a piece other than their king can move, [N]. Castling needs no test, because a king that may castle can also step.
 
-    Lines [4] are file, rank, a1-h8 diagonal, h1-a8 diagonal; sign 1 is up or right. A ray includes its blocker.
+    Tensors [4, N] have one row per line of `LINES`: file, rank, a1-h8 diagonal, h1-a8 diagonal. Sign 1 is up or right. A ray includes the
+    first piece that it meets.
     """
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
@@ -236,7 +241,8 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     empty = ~occupied
     nothing = torch.zeros_like(king)
     our_lines, their_lines = (_on_lines(side) for side in (us, them))
-    # Look from their king along each line: our slider gives check; behind their piece, our slider pins it.
+    # A ray goes from their king along each line. A slider of ours that the ray meets gives check. A piece of theirs that the ray meets
+    # (shield) is pinned if a slider of ours (pinner) is behind it.
     checkers = _near_attackers(king, us[_PAWN], us)
     between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
     for sign in (1, -1):
@@ -248,12 +254,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         pinner = rays(shield, empty, sign) & our_lines
         shield = torch.where(pinner != 0, shield, 0)
         pinned = pinned | union(shield)
-        # A pinned piece can move along the pin: a slider of this line, a pawn on the file, a pawn that captures the pinner.
+        # Three kinds of pinned pieces can move: a slider of this line, a pawn on the file, a pawn that captures the pinner.
         has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Targets: in check, capture or block; otherwise all squares without own pieces.
+    # Targets: in check, the checker's square and the squares between; otherwise all squares without their own pieces.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -264,7 +270,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0  # Two checkers: only the king can move.
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
-    # En passant can uncover the king along the rank of both pawns: play the capture, find attackers.
+    # En passant removes two pawns from one rank, which can uncover the king. So play the capture and look for attackers.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
         occupied_after = (occupied & ~taker & ~taken) | sets.jumped
@@ -276,12 +282,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
 
 
 def _on_lines(side: Tensor) -> Tensor:
-    """Return the sliders that move along each of the `LINES`, [4, N]; `side` is [6, N]."""
+    """Return the sliders that move along each of the `LINES`, [4, N]. `side` [6, N] has a side's pieces, pawns to king."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
     return torch.stack([straight, straight, diagonal, diagonal])
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:
-    """Return our pawns and knights that attack their king."""
+    """Return the knights of `us` [6, N], and the `pawns` [N], that attack `king` [N]."""
     jumps = union(torch.cat([shifts(king, KNIGHT, sign) for sign in (1, -1)]))
     return (jumps & us[_KNIGHT]) | ((shift(king, -9) | shift(king, -7)) & pawns)

@@ -1,8 +1,7 @@
-"""Bitboards in torch: sets of squares of many positions at once, one int64 per set.
+"""Bitboards in torch. A bitboard is a set of squares in one int64: bit s is square s (a1 = 0, h8 = 63).
 
-Bit s is square s (a1 = 0, h8 = 63). The last dimension is the N positions. A call shifts in D directions at once, because small tensors
-cost mostly the call. A right shift of an int64 copies the sign bit (h8): `_LANDING` removes these copies, and squares that wrap around the
-edge.
+The last dimension of every tensor is N positions. One call shifts in D directions at once, because a call costs more than its arithmetic.
+A shift can wrap around the board's edge, and a right shift copies the sign bit (h8). `_LANDING` removes both faults.
 """
 
 from collections.abc import Sequence
@@ -13,8 +12,9 @@ from torch import Tensor
 
 UP: Final = 8
 DOWN: Final = -8
-LINES: Final = (8, 1, 9, 7)  # Steps of a queen; a sign gives the direction.
-KNIGHT: Final = (17, 15, 10, 6)  # Steps of a knight, with either sign.
+# A step is the difference of two squares' numbers. Each step exists in both directions, sign 1 and -1.
+LINES: Final = (8, 1, 9, 7)  # File, rank, a1-h8 diagonal, h1-a8 diagonal.
+KNIGHT: Final = (17, 15, 10, 6)
 
 
 def signed(squares: int) -> int:
@@ -58,9 +58,9 @@ def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return the squares that `sliders` [D, ..., N] attack on each of the `LINES` in the direction `sign` (1 or -1), [D, ..., N].
+    """Return the squares that `sliders` attack. Both are [D, ..., N], one set per line of `LINES`.
 
-    A ray passes `empty` squares [..., N] and ends with the first piece (Kogge-Stone fill).
+    `sign` is 1 (up or right) or -1. A ray passes the `empty` squares [..., N] and includes the first piece (Kogge-Stone fill).
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing

@@ -32,7 +32,7 @@ _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the board; if Black is to move, its mirror image with swapped colors."""
+    """Return the board if White is to move, else its mirror image (top to bottom) with swapped colors."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
@@ -47,7 +47,7 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
     squares = "".join(placement.translate(_SQUARES_OF) for placement, *_ in parts)
-    # A FEN begins at rank 8, which is Black's first rank: only White's view must be flipped.
+    # A FEN lists rank 8 first, as Black sees the board. So only White's ranks are flipped.
     codes = _CODE_OF_LETTER[np.frombuffer(squares.encode("ascii"), dtype=np.uint8)].reshape(-1, 8, 8)
     rows[:, :64] = np.where(is_black[:, None, None], _TURNED_CODE[codes], codes[:, ::-1]).reshape(-1, 64)
     for slot, (right, turned) in enumerate(zip("KQkq", "kqKQ", strict=True)):
@@ -96,7 +96,7 @@ def mover_fen(board: chess.Board) -> str:
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of a FEN's `mover_view`."""
+    """Return the FEN of the `mover_view` of the board `fen`."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen
@@ -111,5 +111,5 @@ def position_key(board: chess.Board) -> str:
 
 
 def key_of_fen(fen: str) -> str:
-    """Return the `position_key` of a `mover_fen`."""
+    """Return the `position_key` of a board; `fen` is the board's `mover_fen`."""
     return " ".join(fen.split(" ", 4)[:4])

@@ -1,7 +1,8 @@
-"""Afterstates (positions after a move) as sparse features: a network's first layer is a sum of rows, as in NNUE.
+"""Afterstates (positions after a move) as sparse features. A network's first layer adds one table row per feature.
 
-A square has two features: piece with both sides' control (least attacker, and whether several), and piece with square. A move lists only
-its changes (https://www.chessprogramming.org/NNUE): removed features, new features, features of the complete afterstate.
+Each square has two features. One is the piece with both sides' control (see `grpo.board.afterstates`); the other is the piece with the
+square. An afterstate shares most features with the board before the move. So a move lists only features that it removes or adds, and
+features of the complete afterstate, such as mate (https://www.chessprogramming.org/NNUE).
 
 Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
 """
@@ -21,8 +22,8 @@ _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the complete 
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
 NUM_ROWS: Final = REPETITION + 1  # Number of features, one embedding row each.
 
-# An entry is a code, negative if the move removes the feature. Codes: 1 + a feature's index; then the half-move clock's values 0-100, which
-# scale the clock's feature; then the board before the move.
+# An entry is a code, negative if the move removes the feature. Code 1 + i is feature i. The next 101 codes are the half-move clock's values
+# 0-100, which scale the clock's feature. The last code is the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -35,11 +36,9 @@ _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveFeatures:
-    """Features of B boards, and changes by their moves."""
-
-    boards: Tensor  # [B, 128] int16, features of the squares before any move: 64 with control, 64 with the square.
-    counts: Tensor  # [B, A] uint8, entries of each move; 0 on padding.
-    num_entries: Tensor  # [B] int64, sums of `counts` over all moves.
+    boards: Tensor  # [B, 128] int16, features before any move: 64 of piece and control, 64 of piece and square.
+    counts: Tensor  # [B, A] uint8, number of entries of each move; 0 on padding.
+    num_entries: Tensor  # [B] int64, number of entries of all moves of a board.
     entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
@@ -50,7 +49,7 @@ class MoveFeatures:
         return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
-        """Return the features, mirrored left to right for boards with True in `turned_B` [B]."""
+        """Return the features of the boards, mirrored left to right if `turned_B` [B] is True."""
         codes = _REFLECTED.to(self.entries.device)
         images = codes[self.entries.abs().long()] * self.entries.sign()
         boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
@@ -58,7 +57,7 @@ class MoveFeatures:
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
 
     def sums(self, embedding_RW: Tensor) -> Tensor:
-        """Return each afterstate's sum of rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
+        """Return for each afterstate the sum of its features' rows in the table `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
         squares = self.boards.long()
         starts = torch.arange(0, squares.numel(), squares.shape[1], device=squares.device)
         boards_BW = _weighted_sums(embedding_RW, squares.flatten(), starts, embedding_RW.new_ones(squares.numel()))
@@ -67,22 +66,22 @@ class MoveFeatures:
         first = counts.cumsum(0) - counts
         codes = self.entries.abs().long()
         index = _ROW_OF_CODE.to(codes.device)[codes]
-        # A move's first entry is the board before the move; the board's sum is an extra row of the table.
+        # A move's first entry is the board before the move. Its row is the board's sum, appended to the table.
         index[first] = NUM_ROWS + rows
         weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
-    """Return weighted sums of table rows, [N, W]; the rows `index_E` of sum n begin at `first_N[n]`."""
-    # On CUDA, `_WeightedSums` would halve the speed of imitation: it adds serially per row, and some rows are in nearly all sums.
+    """Return weighted sums of table rows, [N, W]. Sum n adds the rows `index_E` from `first_N[n]` up to the next sum's first."""
+    # `_WeightedSums` adds a row's gradient serially. Some rows are in nearly all sums, so pretraining on CUDA would take twice as long.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` with a faster gradient: a row's gradient is another `embedding_bag`, over the sums that contain the row."""
+    """`embedding_bag` with a faster gradient: another `embedding_bag` adds, for each row, the gradients of the sums with that row."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -93,7 +92,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Small integers sort in a quarter of the time. A stable sort keeps the order of additions, so rounding is reproducible.
+        # Sorting 16-bit integers takes a quarter of the time. A stable sort fixes the order of additions, so rounding is reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -102,7 +101,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return features from the tensors of a `PositionBatch`: encodings [B, 71]; action ids, legal moves, repeating moves [B, A]."""
+    """Return the features of boards, encodings [B, 71], and legal moves. `repeats_BA` marks moves that repeat a position of their game."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]
@@ -132,7 +131,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
 
 
 def _control(codes: Tensor) -> Tensor:
-    """Return features of squares with control, from codes [3, ...]: piece, our control, their control."""
+    """Return the features of piece and control. `codes` [3, ...] are piece, our control, their control."""
     return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
 
 
@@ -141,5 +140,5 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Concatenate the ranges [start, start + length)."""
+    """Return the integers of all ranges [start, start + length), one after the other."""
     return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)

@@ -20,14 +20,14 @@ _AT_ONCE: Final = 1_000  # Exercises in memory.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exercise:
-    """Positions in which the solver must move, each with its right moves."""
+    """Positions in which the solver must move."""
 
-    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]
-    groups: tuple[str, ...] = ()  # Subtotals in which the exercise counts: a puzzle's rating band and themes.
+    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]  # Position and its right moves.
+    groups: tuple[str, ...] = ()  # A puzzle's rating band and themes; solved fractions are also reported per group.
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Yield each puzzle of a decompressed table, or a Rejection for a broken row. Raises SourceError without all of `COLUMNS`."""
+    """Yield each puzzle of a decompressed table, or a Rejection for a broken row. Raises SourceError if one of `COLUMNS` is missing."""
     for entry in puzzle_rows(stream, source, COLUMNS):
         if isinstance(entry, Rejection):
             yield entry
@@ -46,7 +46,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Yield each problem of a decompressed EPD file, or a Rejection for a broken line; skip blank lines and `#` comments.
 
-    The right moves are the best moves (`bm`, else all legal moves) without the moves to avoid (`am`).
+    The right moves are the best moves (EPD's `bm`; without it, all legal moves) except the moves to avoid (EPD's `am`).
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):
@@ -69,7 +69,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 
 
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
-    """Yield each exercise, whether the player solves it, and its answer counts (zeros for a player that returns no `Reply`).
+    """Yield each exercise, whether the player solves it, and the player's reply counts in it (zeros if it returns plain moves).
 
     Every move must be right, except that a checkmate solves the exercise at once.
     """

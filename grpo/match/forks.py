@@ -1,4 +1,7 @@
-"""Work in forked processes. A fork imports nothing again, has one torch thread, and gets a new engine from an `EnginePool`."""
+"""Work in forked processes. A fork starts at once, because it need not import modules again.
+
+A fork has one torch thread. A parent's `EnginePool` that is used in a fork starts one new engine there.
+"""
 
 import signal
 import sys
@@ -11,13 +14,13 @@ from grpo.base.errors import PlainError
 from grpo.base.processes import signal_when_parent_ends
 
 _T = TypeVar("_T")
-Tell = Callable[[int], None]  # Takes the amount done so far.
+Tell = Callable[[int], None]  # Reports progress: takes the amount done so far, such as a number of games.
 
 
 class ForkError(PlainError, RuntimeError):
     """A forked process ended without a result."""
 
-    may_pass = True
+    may_pass = True  # A retry may succeed, for instance if memory was short.
 
 
 def num_forks(wanted: int) -> int:
@@ -27,10 +30,10 @@ def num_forks(wanted: int) -> int:
 
 
 def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
-    """Run each task in a forked process and return the results in order; a single task runs in this process.
+    """Run each task in a forked process and return the results in order. A single task runs in this process.
 
-    Tasks call their argument with the amount done so far, such as a number of games; `tell` takes the sum. Raises a task's PlainError, or
-    ForkError if a process ended without a result.
+    A task gets a `Tell` for its own progress; `tell` is called with the sum over all tasks. Raises a task's PlainError, or ForkError if a
+    process ended without a result.
     """
     if len(tasks) == 1:
         return [tasks[0](tell)]
@@ -42,7 +45,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
             waiting[ours] = number
             processes.append(context.Process(target=_run, args=(task, theirs), daemon=True))
             processes[-1].start()
-            theirs.close()  # The next fork would keep this end open, and `recv` would not notice a dead process.
+            theirs.close()  # Otherwise the next fork would keep it open, and `recv` would not notice a dead process.
         while waiting:
             for pipe in connection.wait([*waiting]):
                 assert isinstance(pipe, Connection)
@@ -76,10 +79,10 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     for ignored in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ignored, signal.SIG_IGN)  # Only the parent reacts to a signal: it kills the forks when it ends.
+        signal.signal(ignored, signal.SIG_IGN)  # The terminal signals forks too. The parent alone reacts, and kills the forks.
     signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # A fork lacks the threads of the parent's pool.
+        torch.set_num_threads(1)  # The threads of torch's pool exist only in the parent.
     try:
         pipe.send((task(pipe.send),))
     except PlainError as error:

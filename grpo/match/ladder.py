@@ -1,7 +1,8 @@
-"""Elo ladder: opponents (rungs) from a random mover to Stockfish, rated by games against each other, and a player's place on it.
+"""Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-Each rung plays only the next two rungs below it: a much stronger rung wins nearly every game, which says little about the difference. A
-pair score is the mean score of an opening's two games, in [0, 1].
+The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it. Against weaker rungs it
+would win nearly every game, which says little about the difference. A pair score is the mean score of an opening's two games, in [0, 1]. A
+probe is a short match that shows which rungs are near a player's strength.
 """
 
 import math
@@ -18,11 +19,11 @@ from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 from grpo.statistics.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 
-if TYPE_CHECKING:  # Pages read ladders without importing torch.
+if TYPE_CHECKING:  # `players` imports torch, which code that only reads ladders must not load.
     from grpo.match.players import Player
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
-"""Scores outside these bounds carry little information: there a few games change the rating by a hundred Elo."""
+"""Bounds of scores that measure a difference well. Outside, a few games change the rating by a hundred Elo."""
 LADDER_NOTE: Final = (
     "Elo above a random mover, with 95 % intervals over pairs of games. Each rung played only the next two rungs, so errors add up along"
     " the ladder: the gap between neighbors is known better than the distance from the random mover."
@@ -30,10 +31,10 @@ LADDER_NOTE: Final = (
 
 
 class Rung(Document):
-    """Stockfish at full strength with fixed nodes per move, and a fraction of random moves."""
+    """An opponent: Stockfish at full strength with fixed nodes per move, and a fraction of random moves."""
 
     nodes: int
-    random_share: float  # 1 is a random mover, whatever the nodes.
+    random_share: float  # Probability of a random move. With 1, the rung is a random mover and `nodes` has no effect.
 
     @property
     def name(self) -> str:
@@ -51,13 +52,13 @@ class Rung(Document):
 
 
 def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
-    """Return the rungs, weakest first: fewer and fewer random moves, then more and more nodes."""
+    """Return the rungs, weakest first: first those with random moves, then those with rising nodes."""
     diluted = [Rung(nodes=config.ladder_nodes[0], random_share=share) for share in config.ladder_fractions]
     return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.ladder_nodes))
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
-    """Return the pairings (stronger, weaker)."""
+    """Return the pairings as indices of rungs (stronger, weaker)."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
@@ -72,7 +73,7 @@ class Ladder(Document):
 
     @classmethod
     def of(cls, rungs: Sequence[Rung], ratings: Vector, covariance: Matrix) -> "Ladder":
-        """Return the ladder with ratings, [rungs], in Elo above the first rung, and the covariance of their errors."""
+        """Return the ladder. `ratings` [rungs] are in Elo above the first rung; `covariance` is the covariance of their errors."""
 
         def elo(rung: int, above: int) -> Estimate:
             weights = np.zeros(len(rungs))
@@ -87,11 +88,11 @@ class Ladder(Document):
 
     @property
     def ratings(self) -> Vector:
-        """[rungs], Elo above the first rung."""
+        """Ratings of all rungs, [rungs], in Elo above the first rung."""
         return np.array([rung.rating.value for rung in self.rungs])
 
     def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
-        """Return the standard error in Elo of a weighted sum of some rungs' ratings."""
+        """Return the standard error, in Elo, of the sum of the ratings of `rungs` (indices), multiplied by `weights`."""
         all_weights = np.zeros(len(self.rungs))
         all_weights[list(rungs)] = weights
         return _standard_error(all_weights, np.array(self.covariance))
@@ -102,14 +103,14 @@ def _standard_error(weights: Vector, covariance: Matrix) -> float:
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
-    """Return the ladder with fitted ratings. `pair_scores`: (first rung, second rung) -> the first rung's pair scores."""
+    """Return the ladder with fitted ratings. `pair_scores`: (index of a rung, index of its opponent) -> the rung's pair scores."""
     return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
 class Meeting(Document):
     first: str
     second: str
-    expected: float  # First rung's score by the ratings. A very different score of `match` shows that the ratings do not fit.
+    expected: float  # First rung's score that the ratings predict. If the score of `match` is very different, the ratings do not fit.
     match: MatchReport
 
 
@@ -121,7 +122,8 @@ class LadderReport(Ladder):
     meetings: tuple[Meeting, ...]
 
 
-Reach = Literal["within", "below", "above", "between"]  # Whether the ladder has rungs close enough to measure a player.
+Reach = Literal["within", "below", "above", "between"]
+"""Whether a player's score against a nearest rung is between 0.2 and 0.8 ("within"); if not, where the player's strength lies."""
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
@@ -139,11 +141,11 @@ class RungMatch(Document):
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate  # Interval takes the rungs' ratings as exact, to compare players on the same ladder.
-    rating_of_all: Estimate  # Interval includes the errors of the rungs' ratings.
+    rating: Estimate  # The interval leaves out the errors of the rungs' ratings; it compares players on the same ladder.
+    rating_of_all: Estimate  # The same rating. Its interval includes the errors of the rungs' ratings.
     reach: Reach
-    probes: tuple[RungMatch, ...]  # Short matches that located the nearest rungs; the rating ignores them.
-    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first; they give the rating.
+    probes: tuple[RungMatch, ...]  # Short matches that found the two nearest rungs; not used for the rating.
+    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first; these matches alone give the rating.
 
     @property
     def text(self) -> str:
@@ -159,14 +161,14 @@ class Placement(Document):
 class BaselineReport(Document):
     """Report of the pipeline step `baseline`."""
 
-    heldout: dict[str, float]  # Metric -> value on held-out boards.
+    heldout: dict[str, float]  # Metric -> value on held-out boards, which training does not use.
     matches: dict[str, MatchReport]  # Opponent's name -> match.
     ladder: Placement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    rung: int  # Index.
+    rung: int  # Index of the rung.
     result: MatchResult  # From the rated player's side.
 
     @property
@@ -182,7 +184,7 @@ class RungGames:
 class PlacedGames:
     probes: tuple[RungGames, ...]
     games: tuple[RungGames, ...]
-    z: float  # Half-width of the intervals in standard errors.
+    z: float  # Half-width of the rating's interval in standard errors.
 
     def placement(self, ladder: Ladder) -> Placement:
         rating = _rating(ladder, self.games)
@@ -201,19 +203,19 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the most openings that `place_on_ladder` uses."""
+    """Return the largest number of openings that `place_on_ladder` can use for one or two players."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the interval's half-width in standard errors after each part, and the openings per rung and part."""
+    """Return the half-width of the interval after each part of the games, in standard errors, and the openings per rung of a part."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
 PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
-"""Plays each opening with both colors against a rung; results are the rated player's."""
+"""Plays the rated player against a rung, each opening with both colors. The result is from the rated player's side."""
 
 
 def place_on_ladder(
@@ -221,10 +223,12 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
-    A binary search with few pairs per rung finds the two nearest rungs; the rating comes from many pairs against these two. Two players
-    meet the same rungs, the nearest to their mean rating, on the same openings, for `ladder_difference`. They play two parts of
-    `num_rung_pairs` openings per rung, or one part if it shows a difference; a single player plays half a part. `openings` holds at least
-    `num_openings_to_place` FENs; a player uses each at most once.
+    - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
+    - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
+    - Two players play `num_rung_pairs` openings per rung, the same for both. If this part shows no difference, a second part follows.
+    - A single player plays half of `num_rung_pairs` openings per rung.
+
+    `openings` are at least `num_openings_to_place` FENs. A player uses each at most once.
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
@@ -250,8 +254,9 @@ def place_on_ladder(
 def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
-    Both players come from one call of `place_on_ladder`. The interval is valid after one part or two, and includes the errors of the rungs'
-    ratings, which nearly cancel. With `adjudicated`, undecided draws count as the engine scores them; the rungs keep their ratings.
+    Both players come from one call of `place_on_ladder`. The interval is valid after the first and after the second part. It includes the
+    errors of the rungs' ratings, which nearly cancel. With `adjudicated`, the players' games count by their adjudicated scores. The rungs'
+    ratings are the same in both cases.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
@@ -290,5 +295,5 @@ def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
 
 
 def _by_rating(ladder: Ladder) -> list[int]:
-    """Return the rungs' indices, weakest first."""
+    """Return the rungs' indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
     return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]

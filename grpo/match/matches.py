@@ -1,6 +1,7 @@
-"""Matches between two players: each opening is played with both colors, and all games advance together as a batch.
+"""Matches between two players. Each opening is played with both colors (a pair), and all games advance together as a batch.
 
-A game's score as played is its real result. Adjudication is a second score: undecided draws go to the side that the engine finds better.
+Scores are the first player's: a win is 1, a draw 0.5. A pair score is the mean of a pair's two scores. The score as played is a game's real
+result. In the adjudicated score, an engine gives some draws (`UNDECIDED`) to the side that is clearly ahead.
 """
 
 from collections import Counter
@@ -20,14 +21,14 @@ from grpo.match.forks import Tell, in_processes, num_forks
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
-if TYPE_CHECKING:  # Pages read how games end without importing torch.
+if TYPE_CHECKING:  # `players` imports torch, which code that only reads results must not load.
     from grpo.match.players import Player
 
 _T = TypeVar("_T")
 
 DEPTH: Final = 10
 CENTIPAWNS: Final = 250
-"""Adjudication gives a win to the side that a search of `DEPTH` finds ahead by more than this, else a draw."""
+"""Adjudication lets a side win if a search to `DEPTH` finds it ahead by more than this; otherwise the game stays a draw."""
 
 
 class End(StrEnum):
@@ -48,19 +49,17 @@ _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedGame:
-    """One game; scores are the first player's."""
-
-    opening: str
+    opening: str  # FEN.
     first_is_white: bool
-    moves: tuple[str, ...]
+    moves: tuple[str, ...]  # UCI.
     end: End
     score: float  # 1, 0.5 or 0.
-    adjudicated: float | None = None  # None without adjudication, or if the engine failed.
-    first_replies: ReplyCounts | None = None  # None if the player always names a legal move.
+    adjudicated: float | None = None  # None before adjudication, if `end` is not in `UNDECIDED`, or if the engine failed.
+    first_replies: ReplyCounts | None = None  # None if the player returned no `Reply` (see `grpo.match.replies`).
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield the board at the opening and after each move: one object that changes."""
+        """Yield the board at the opening and after each move. It is always the same object."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -68,7 +67,7 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return the values of the first and the second player in the order White, Black."""
+        """Return the first and the second player's values in the order White, Black."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
@@ -80,15 +79,15 @@ class MatchReport(Document):
 
     score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
-    """Number of pairs with a mean score of 0, 1/4, 1/2, 3/4 and 1; `score` follows from these numbers."""
+    """Number of pairs with the pair score 0, 1/4, 1/2, 3/4 and 1. These numbers determine `score`."""
     wins: int
     draws: int
     losses: int
     ends: dict[End, int]
     num_openings: int
-    answers: dict[str, ReplyCounts]  # `first`, `second` -> counts, if the player can fail to name a legal move.
+    answers: dict[str, ReplyCounts]  # `first` or `second` -> counts; only players that returned a `Reply`.
     adjudicated: Estimate | None = None  # None without adjudication.
-    num_failed: int = 0  # Undecided games whose search failed: draws in `adjudicated`.
+    num_failed: int = 0  # Games that the engine failed to adjudicate; they count as draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,11 +101,11 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Number of distinct openings, the sample size of deterministic players; move numbers are ignored."""
+        """Number of distinct openings; move numbers are ignored. Deterministic players repeat the game of an equal opening."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the first player's mean score in each pair of games, in [0, 1]; `adjudicated` needs `adjudicate` first."""
+        """Return the pair scores, as played or adjudicated. `adjudicated` needs a match that `adjudicate` returned."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
@@ -137,7 +136,7 @@ def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
 
 
 class _Game:
-    """A game in progress that counts repetitions itself: python-chess searches back through the game at every ply."""
+    """A game in progress. It counts repetitions itself, because python-chess would search the complete game at every ply."""
 
     def __init__(self, opening: str, first_is_white: bool, max_plies: int) -> None:
         self.opening = opening
@@ -162,7 +161,7 @@ class _Game:
         if not self.board.is_legal(answer):
             raise ValueError(f"{player} played the illegal move {answer.uci()} in {self.board.fen()}")
         self.board.push(answer)
-        if self.board.halfmove_clock == 0:  # No earlier position can return.
+        if self.board.halfmove_clock == 0:  # After a capture or pawn move, no earlier position can return.
             self._seen.clear()
         self._seen[repetition_key(self.board)] += 1
         self.end = self._end()
@@ -206,12 +205,12 @@ def play_match(
     Args:
         first: The player whose score is reported.
         second: The opponent.
-        openings: FENs of distinct positions. A part of a match is a mapping, index in the complete match -> FEN, so that games keep their
-            random numbers.
-        max_plies: A game is a draw after so many plies from its opening.
-        on_games_done: Takes the number of finished games from time to time.
-        num_processes: Processes that share the openings; does not change the games. Several processes use copies of the players, so the
-            streams of `first` and `second` do not advance.
+        openings: FENs of distinct positions. For a part of a match, give a mapping: index in the complete match -> FEN. The index
+            selects a game's random numbers, so parts give the same games as the complete match.
+        max_plies: A game is a draw after this number of plies from its opening.
+        on_games_done: Is called with the number of finished games.
+        num_processes: Processes that share the openings; does not change the games. Several processes play with copies of the players,
+            so the random streams inside `first` and `second` do not advance.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
@@ -227,7 +226,7 @@ def play_match(
 
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    num_done, is_self_play = 0, first is second  # One player chooses both sides' moves in one batch.
+    num_done, is_self_play = 0, first is second  # In self-play, one batch has both sides' moves.
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:
@@ -244,10 +243,13 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """Return the match with adjudicated scores: a side ahead by more than `CENTIPAWNS` or with a forced mate wins an `UNDECIDED` game.
+    """Return the match with adjudicated scores.
 
-    The search begins with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` searches without
-    MultiPV. Raises EngineError if several searches in a row fail; after a single failure the game stays a draw (`MatchReport.num_failed`).
+    A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS` in the final position, or finds a forced mate for
+    it. The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw.
+
+    The engines of `pool` must have MultiPV 1. If the search of a game fails, the game stays a draw and counts in `MatchReport.num_failed`.
+    Raises EngineError if too many searches fail (see `EnginePool.answers`).
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
     distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.

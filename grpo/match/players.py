@@ -1,7 +1,7 @@
-"""Players of a match: a policy, a UCI engine or a random mover; each chooses moves for a batch of boards.
+"""Players of a match: a policy, a UCI engine or a random mover. Each chooses moves for a batch of boards, one board per game.
 
-Each game has its own random stream, independent of the other games in the batch. Streams continue from one match to the next: to repeat a
-match, create its players again.
+Each game has its own random stream, so its random numbers do not depend on the other games. A player's streams continue in its next match.
+To repeat a match, create its players again.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,18 +21,17 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
-NUM_ROOTS: Final = 2**63 - 1  # A root of `GameStreams` is drawn below this number.
+NUM_ROOTS: Final = 2**63 - 1  # Upper bound of seeds (roots) of `GameStreams`.
 
 
 class Player(Protocol):
-    """Chooses a move on each board of a batch; the boards belong to independent games."""
-
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
-        """Return a legal move for each board; a player that can fail to name a legal move returns a `Reply` instead.
+        """Return a legal move for each board. A player that can fail to name a legal move returns a `Reply` instead.
 
-        Each board has a legal move, with this player to move. `games` are the boards' game numbers in the match; they select streams.
+        On each board, this player is to move and has a legal move. `games` are the numbers of the boards' games in the match; a number
+        selects the game's random stream.
         """
 
 
@@ -46,7 +45,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """Samples a policy's moves at a temperature; one number from `rng` seeds all games' streams."""
+    """Samples a policy's moves at a temperature. One number drawn from `rng` seeds the streams of all games."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name
@@ -64,7 +63,7 @@ class SamplingPlayer:
 
 
 class RandomPlayer:
-    """Plays uniformly random legal moves; one number from `rng` seeds all games' streams."""
+    """Plays uniformly random legal moves. One number drawn from `rng` seeds the streams of all games."""
 
     name = "random"
 
@@ -76,11 +75,13 @@ class RandomPlayer:
 
 
 class EnginePlayer:
-    """A UCI engine with a fixed limit per move: `limit` is the argument of UCI's `go`, such as `nodes 50`.
+    """A UCI engine with a fixed limit per move. `limit` is the argument of UCI's `go`, such as `nodes 50`.
 
-    Each move is a search without the game's history, so the engine does not see repetitions. With a limit of nodes or depth, equal
-    positions get equal moves. If the engine fails to name a legal move, it loses the game and `says` gets a line. Without `says`, the
-    engine's error ends the match.
+    The engine gets a position without the game's earlier moves, so it does not see repetitions. If `limit` counts nodes or depth, equal
+    positions get equal moves.
+
+    `says` decides what happens if the engine names no legal move. With `says`, the engine loses the game, and `says` is called with a line
+    of text. Without `says`, the engine's error ends the match.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -99,19 +100,19 @@ class EnginePlayer:
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
                 moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
                 continue
-            move = board.parse_uci(answer.best_move)  # Converts Chess960's castling, in which the king takes its own rook.
+            move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).
             moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_moves=1)))
         return moves
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return one move's counts from its failed searches; `num_moves` is 1 if a later search named a move, else 0."""
+    """Return one move's counts. `failed` are its failed searches; `num_moves` is 1 if the last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:
-    """Plays a random legal move with probability `random_fraction`, else `player`'s move: weaker than any search."""
+    """Plays a random legal move with probability `random_fraction`, else `player`'s move. Can be weaker than a search of one node."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
         self.name = f"{player.name}, {100 * random_fraction:g} % random"
@@ -133,7 +134,7 @@ class DilutedPlayer:
 
 
 class GameStreams:
-    """One random stream per game, determined by `root`."""
+    """One random stream per game, determined by `root` and the game's number."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -149,7 +150,7 @@ class GameStreams:
 def _policy_moves(
     policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """Return a move per board; `pick` returns columns from one forward pass's distribution and slice of the boards."""
+    """Return a move per board. `pick` gets the distribution of one forward pass and its slice of `boards`, and returns columns."""
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

@@ -1,4 +1,7 @@
-"""Answers of players that can fail to name a legal move (language models, engines), with counts of failed answers."""
+"""Replies of players that can fail to name a legal move: language models, and engines of other programs.
+
+A failed answer is retried a few times; then the player forfeits the game.
+"""
 
 from dataclasses import asdict, dataclass
 
@@ -7,12 +10,12 @@ import chess
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyCounts:
-    """A player's answers, counted by fault; counts can be added."""
+    """Counts of a player's answers and their faults, for one move or summed over many."""
 
     num_moves: int = 0  # Moves requested.
-    num_answers: int = 0  # One per move, plus one per retry.
-    num_unreadable: int = 0  # Answers from which no move was parsed, and searches in which an engine died or hung.
-    num_illegal: int = 0  # Answers with an illegal move.
+    num_answers: int = 0  # All answers: one per move, plus one per retry.
+    num_unreadable: int = 0  # Answers from which no move can be parsed, and searches in which an engine died or hung.
+    num_illegal: int = 0  # Answers that name an illegal move.
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
         one, two = asdict(self), asdict(other)
@@ -24,7 +27,7 @@ class ReplyCounts:
 
     @property
     def num_forfeits(self) -> int:
-        """Games forfeited: answers that failed and were not retried."""
+        """Games forfeited. Each ended with a failed answer that was not retried."""
         return self.num_failed - self.num_retries
 
     @property

@@ -1,8 +1,8 @@
-"""Sequential halving chooses a checkpoint by games (Karnin, Koren and Somekh, ICML 2013).
+"""Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
-Each round plays the remaining candidates against the initial policy (the policy before GRPO) from the same new openings, and drops the
-lower half, so most games go to candidates that are hard to tell apart. The games overestimate the winner, because they chose it: report
-only later games. A pair score is the mean score of an opening's two games, in [0, 1].
+In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings. The lower
+half is dropped, so most games go to candidates that are hard to tell apart. These games overestimate the winner, because they chose it. So
+only later games are reported. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from grpo.statistics.intervals import Estimate, paired_interval
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalvingEntry:
-    round: int
-    candidate: int
+    round: int  # From 0.
+    candidate: int  # Step of the checkpoint.
     pair_scores: tuple[float, ...]  # This round's scores against the initial policy.
     so_far: Estimate  # Score over all rounds up to this one.
     kept: bool
@@ -32,15 +32,16 @@ class Screened(Document):
 
     candidate_step: int | None  # None if no checkpoint could play; `reason` says why.
     reason: str
-    heldout_regret_best: dict[int, Estimate]  # Step -> mean value that its best moves lose on held-out boards.
+    heldout_regret_best: dict[int, Estimate]
+    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards, which training does not use."""
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]  # Stage of later games -> FENs.
+    openings: dict[str, list[str]]  # Name of a later set of games -> FENs of its openings.
     previous_weights: str | None = None
-    """Hash of the weights of the registry's champion if it will be played; the report's folder then has its policy."""
+    """Weights' hash of the champion of earlier runs, from the registry, if it will be played; the report's folder then has its policy."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
-    """Return the number of candidates in each round; half of them, rounded up, stay.
+    """Return the number of candidates in each round. Half of them, rounded up, stay for the next round.
 
     >>> halving_rounds(5)
     (5, 3, 2)
@@ -52,7 +53,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
     """Halve the candidates until one is left.
 
     Args:
-        candidates: Steps of checkpoints, at least one; of tied candidates the earlier stays.
+        candidates: Steps of checkpoints, at least one. Of candidates with equal scores, the first in this order stays.
         play: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
     """
     remaining = list(candidates)
@@ -63,7 +64,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
         assert len({len(pairs) for pairs in new_pairs.values()}) == 1, "candidates of one round played different numbers of pairs"
         for candidate, pairs in new_pairs.items():
             scores[candidate] += pairs
-        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # A stable sort keeps the order of ties.
+        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # `sorted` is stable: ties keep their order.
         kept = ranked[: _num_kept(len(remaining))]
         for candidate, pairs in new_pairs.items():
             so_far, is_kept = paired_interval(scores[candidate]), candidate in kept

@@ -1,4 +1,7 @@
-"""Confidence intervals of paired games, Elo, Holm's correction, and one number pooled over runs."""
+"""Confidence intervals of match scores and of numbers pooled over runs; Elo; Holm's correction for multiple testing.
+
+Each opening is played twice, with both colors. A pair score is the mean score of an opening's two games, in [0, 1].
+"""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +10,7 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # One-sided error probability: a claim is shown if its 95 % interval lies above one half.
+LEVEL: Final = 0.025  # Error probability of a one-sided test: a claim is shown if its p-value is at most this.
 Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Standard errors on each side of two repeated intervals: one after half of the sample, one at its end.
@@ -32,10 +35,10 @@ class Estimate:
     value: float
     low: float
     high: float
-    num_pairs: int = 0  # Pairs of games behind a match score; 0 for other numbers.
+    num_pairs: int = 0  # Number of pair scores of a match score; 0 for other numbers.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the number with its 95 % interval; a change always has a sign.
+        """Return the value and its interval. With `is_change`, numbers have a plus sign too; Elo always has one.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
@@ -46,7 +49,7 @@ class Estimate:
 
     @property
     def score_text(self) -> str:
-        """A match score, also in Elo.
+        """Text of a match score, also in Elo.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295, num_pairs=150).score_text
         '0.603 [0.574, 0.629] = +72 Elo [+52, +92], 150 pairs'
@@ -69,9 +72,9 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    A pair score is the mean score of an opening's two games, in [0, 1]: one observation, because the games share the opening's bias. One
-    lost and one won pair are added first (after Agresti and Coull, The American Statistician 52, 1998), so few or equal pairs never look
-    certain: 16 lost pairs give [0, 0.16].
+    A pair is one observation, because its two games share the opening's bias. The interval is computed after adding one lost and one won
+    pair (after Agresti and Coull, The American Statistician 52, 1998). So few or equal pairs never look certain: 16 lost pairs give
+    [0, 0.16]. The mean is without the added pairs.
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -102,10 +105,11 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple testing, in their order; a claim holds at level a if its value is at most a.
+    """Return p-values adjusted for multiple testing, in the order of `p_values`. A claim is shown at level a if its value is at most a.
 
-    Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m by m, the next by m - 1, ...; no value falls
-    below the one before. The probability that any false claim holds is at most a, even for dependent claims.
+    Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m p-values by m, the next by m - 1, and so on. A
+    result below the previous result is raised to the previous one. The probability that any false claim is shown is at most a, even if
+    claims depend on one another.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -124,7 +128,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 def elo(score: float) -> float:
-    """Return an expected score's Elo difference, 400 log10(s / (1 - s)), clipped to +-1,200.
+    """Return the Elo difference of an expected score s, 400 log10(s / (1 - s)), clipped to +-1,200.
 
     >>> round(elo(0.64))
     100
@@ -138,16 +142,16 @@ def elo_estimate(score: Estimate) -> Estimate:
 
 
 def expected_score(elo_difference: float) -> float:
-    """Return 1 / (1 + 10^(-d / 400)), the inverse of `elo`."""
-    odds = 10 ** (-abs(elo_difference) / 400)  # The weaker player's odds cannot overflow.
+    """Return 1 / (1 + 10^(-d / 400)) of an Elo difference d, the inverse of `elo`."""
+    odds = 10 ** (-abs(elo_difference) / 400)  # The weaker player's odds are at most 1, so they cannot overflow.
     return 1 / (1 + odds) if elo_difference >= 0 else odds / (1 + odds)
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
-    """Return first minus second of two independent estimates with its 95 % interval.
+    """Return `first` minus `second`, two independent estimates, with its 95 % interval.
 
-    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) keeps asymmetric intervals asymmetric. The interval is too
-    wide if the estimates are positively correlated, as with games from the same openings.
+    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) combines asymmetric intervals. If the estimates are
+    positively correlated, as with games from the same openings, the interval is too wide.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
@@ -159,7 +163,9 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def between_runs(values: Sequence[float]) -> Estimate | None:
-    """Return the runs' mean with Student's 95 % interval, which includes the seed's effect; None for fewer than two runs.
+    """Return the mean over runs with Student's 95 % interval, or None for fewer than two runs.
+
+    `values` has one number per run. The interval includes the effect of the runs' seeds.
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)
@@ -174,9 +180,9 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER, as `difference`).
+    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER, as in `difference`).
 
-    The interval includes chance in these runs' games, not the effect of another seed.
+    The interval includes chance in the games of these runs, but not the effect of other seeds.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

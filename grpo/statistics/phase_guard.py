@@ -1,9 +1,11 @@
 """Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
-Regret is the value that a policy's best move loses on a board. A board's change is the candidate's regret minus the initial policy's (the
-policy before GRPO); pairing by board cancels the boards' difficulty. A phase blocks if its mean change is *shown* to exceed the tolerance
-(one-sided 2.5 %, Holm over the phases). So noise blocks at most one in forty candidates within the tolerance; a change three standard
-errors beyond the tolerance hardly ever passes.
+The candidate is the checkpoint that the run would promote. The initial policy is the policy before GRPO. Held-out boards are not used in
+training. Regret is a board's best move value minus the value of a policy's most likely move, in win probability.
+
+A board's change is the candidate's regret minus the initial policy's, so the board's difficulty cancels. A phase blocks if a test shows
+that its mean change exceeds the tolerance (one-sided 2.5 %, Holm-adjusted over the phases). If no phase exceeds the tolerance, noise blocks
+at most one candidate in forty. A change three standard errors above the tolerance is blocked in most cases.
 """
 
 import math
@@ -19,7 +21,7 @@ FEWEST_BOARDS: Final = 30  # A phase with fewer boards has no reliable interval 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
-    """Change of held-out regret in one phase; above 0 is worse than the initial policy."""
+    """Change of held-out regret in one phase; above 0, the candidate is worse than the initial policy."""
 
     phase: str
     change: Estimate  # Mean over the boards, in win probability.
@@ -33,8 +35,8 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
     """Return each phase's change, and whether the phase blocks promotion.
 
     Args:
-        differences: Phase -> change of each board; at least two boards.
-        tolerance: Allowed growth of mean regret, in win probability.
+        differences: Phase -> changes of its boards, at least two.
+        tolerance: Largest mean change that is allowed, in win probability.
     """
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
     adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])

@@ -1,4 +1,7 @@
-"""Elo ratings from pair scores (mean score of an opening's two games, in [0, 1]): the Bradley-Terry model on the logistic Elo scale."""
+"""Elo ratings from pair scores, by the Bradley-Terry model: expected score = 1 / (1 + 10^(-rating difference / 400)).
+
+A pair score is the mean score of an opening's two games, in [0, 1]. A pairing is all games of two players.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,20 +27,22 @@ class Rating:
 
     elo: float
     standard_error: float  # Error from the games alone; the opponents' ratings count as exact.
-    weights: tuple[float, ...]  # Change of `elo` per Elo point of each opponent's rating; the sum is 1, or 0 for a difference.
+    weights: tuple[float, ...]
+    """Change of `elo` if an opponent's rating grows by one Elo, for each opponent. The sum is 1, or 0 for a difference."""
 
 
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
     """Return maximum-likelihood ratings in Elo, [players], and the covariance of their errors in Elo squared, [players, players].
 
-    The model is Bradley and Terry's (Biometrika 39, 1952), with a draw as half a win. The plain likelihood has no maximum if a player won
-    every game, and overestimates differences with few games. Firth's penalty (Biometrika 80, 1993) avoids both: it adds one drawn game per
-    free rating, spread over the pairings by leverage. The covariance is a sandwich estimate from the pairings' variances, computed after
-    adding one lost and one won pair to each.
+    The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. The likelihood without a penalty has no maximum if a
+    player won every game, and overestimates differences if games are few. Firth's penalty (Biometrika 80, 1993) avoids both. It adds one
+    drawn game per fitted rating, spread over the pairings by leverage.
+
+    The covariance is a sandwich estimate. It uses the variance of each pairing's pair scores, after adding one lost and one won pair.
 
     Args:
-        num_players: Players are 0 .. n - 1; player 0 has rating 0. The pairings connect all players.
-        pair_scores: (first, second) -> pair scores of the first player.
+        num_players: Players are numbered from 0. Player 0 has rating 0.
+        pair_scores: (first, second) -> pair scores of the first player. The pairings must connect all players.
     """
     design = np.zeros((len(pair_scores), num_players))
     for row, (first, second) in enumerate(pair_scores):
@@ -47,7 +52,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's maximum-likelihood rating (model of `fit_ratings`) from pair scores against opponents with ratings in Elo."""
+    """Return a player's rating by the model of `fit_ratings`. `opponents` are known ratings in Elo; `pair_scores` are the player's."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     weights = tuple(float(share) for share in information / information.sum())
     return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)
@@ -56,9 +61,9 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
     """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
 
-    Both players' pairs have the same openings in the same order. Games from one opening share its bias, so the error comes from the
-    difference on each opening (delta method). Two pairs are added per opponent; each player loses one that the other wins. So equal games
-    give a difference of 0 with a standard error above 0.
+    Both players must have played the same openings in the same order. Games from one opening share its bias, so the error comes from the
+    players' differences on each opening (delta method). Two openings are added per opponent: each player wins one that the other loses. So
+    equal games give a difference of 0 with a standard error above 0.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
@@ -70,7 +75,10 @@ def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float
 
 
 def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]]) -> tuple[Vector, Matrix, Vector]:
-    """Return the free ratings in nats, [P], their covariance, [P, P], and each pairing's Fisher information, [K]."""
+    """Return the free ratings in nats [P], their covariance [P, P], and each pairing's Fisher information [K].
+
+    `offset` [K] is the part of each pairing's rating difference that is known, in nats.
+    """
     num_games = np.array([2 * len(scores) for scores in pair_scores])
     points = np.array([2 * sum(scores) for scores in pair_scores])
     fitted = np.full(design.shape[1], -offset.mean())
@@ -78,7 +86,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
         chances = 1 / (1 + np.exp(-(offset + design @ fitted)))
         information = num_games * chances * (1 - chances)
         bread = np.linalg.inv(design.T @ (information[:, None] * design))  # Outer factor of the sandwich.
-        added = information * np.einsum("kp,pq,kq->k", design, bread, design)  # Firth's drawn games, by leverage.
+        added = information * np.einsum("kp,pq,kq->k", design, bread, design)  # Drawn games that Firth's penalty adds.
         step = bread @ (design.T @ (points - num_games * chances + added * (0.5 - chances)))
         longest = float(np.abs(step).max())
         fitted = fitted + step * min(1.0, _LONGEST_STEP / max(longest, _TOLERANCE))
@@ -91,7 +99,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return [pairs] scores divided by m (1 - m), m their mean: log-odds in nats, linearized at m, up to a constant."""
+    """Return scores / (m (1 - m)), [pairs], with the mean score m: log-odds in nats, linearized at m, up to a constant."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

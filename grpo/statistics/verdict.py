@@ -1,14 +1,15 @@
-"""The verdict: is the candidate, a chosen checkpoint, better than the initial policy?
+"""The verdict: is the candidate, a chosen checkpoint of the run, better than the initial policy?
 
-The initial (pretrained) policy is the policy before GRPO, the candidate's own start. The best of several checkpoints looks better than it
-is (the winner's curse), so the stages of selection share no game:
+The initial policy is the policy before GRPO, after pretraining; messages call it the pretrained policy or the candidate's own start. The
+best of several checkpoints looks better than it is, because noise helped to choose it. So each stage uses new data:
 
-- held-out regret (value that best moves lose on held-out boards) ranks all checkpoints
-- sequential halving, by games, chooses the candidate
-- confirmation games, played afterwards, are reported
+- held-out regret (mean value that most likely moves lose on boards outside training) ranks all checkpoints
+- games of sequential halving choose the candidate among those with the lowest regret
+- confirmation games, played afterwards from new openings, decide
 
-A policy can beat its own start without gaining against other opponents. So candidate and initial policy also play the ladder: rated engine
-opponents ("rungs"). A pair score is the mean score of an opening's two games, in [0, 1].
+A policy can beat its own start without gaining against other opponents. So candidate and initial policy also play engine opponents with
+known ratings (the ladder; an opponent is a rung). The registry keeps the champion of earlier runs. A pair score is the mean score of an
+opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +39,11 @@ class LadderFinding(StrEnum):
 class LadderGain:
     """The candidate's ladder rating minus the initial policy's, in Elo, with 95 % intervals paired by opening.
 
-    The intervals stay valid if games stop at the interim analysis (`REPEATED_Z`).
+    Games stop after half of the planned openings if the interval then excludes 0. `REPEATED_Z` keeps both intervals valid.
     """
 
-    played: Estimate  # From the games' real results; decides `finding`.
-    adjudicated: Estimate  # From the same games, with undecided draws scored by an engine.
+    played: Estimate  # By the games' real results; decides `finding`.
+    adjudicated: Estimate  # By an engine's verdict on draws by repetition, fifty moves or ply cap.
     num_pairs: int  # Openings that both policies played against each of the two nearest rungs.
     num_planned: int  # Largest possible `num_pairs`.
 
@@ -50,14 +51,15 @@ class LadderGain:
     def detectable(self) -> float:
         """Smallest true difference in Elo, up or down, that all planned games would show with probability 80 %.
 
-        The interval's half-width is proportional to 1 / pairs: standard error and `REPEATED_Z` both shrink with the root of the pairs.
+        The half-width is `REPEATED_Z` times the standard error. Both shrink with the root of the pairs, so the half-width is proportional
+        to 1 / pairs.
         """
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
 
     @property
     def finding(self) -> LadderFinding:
-        """A difference is shown if the interval of `played` excludes 0."""
+        """HIGHER or WORSE if the interval of `played` excludes 0."""
         if self.played.low > 0:
             return LadderFinding.HIGHER
         return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
@@ -70,8 +72,8 @@ class LadderGain:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
     name: str
-    interval: Estimate  # Score of the claim's games.
-    p_value: float
+    interval: Estimate  # Mean pair score of the claim's games.
+    p_value: float  # Probability of a score at least this high between equal policies.
     adjusted_p: float  # Holm-adjusted over `Decision.claims` or over `Decision.beside`.
     is_shown: bool  # Whether `adjusted_p` is at most 2.5 %.
 
@@ -81,7 +83,7 @@ class Decision(Document):
     verdict: Verdict
     promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
     replaces_previous: bool
-    """Whether the candidate is promoted and, if the registry's champion was played, shown to be better."""
+    """Whether the candidate is promoted and, if it played the registry's champion, shown to be better than that champion."""
     sentence: str
     claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if one was played.
     beside: tuple[Claim, ...] = ()  # Other ways of scoring or playing; reported only.
@@ -96,7 +98,7 @@ AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained pol
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
-    """Return the steps, lowest held-out regret first; of equal regrets the later step is first."""
+    """Return the steps, lowest held-out regret first. Of equal regrets, the later step comes first."""
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
 
 
@@ -114,13 +116,17 @@ def decide(
     ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
 ) -> Decision:
-    """Return the verdict on a candidate from pair scores; only `Verdict.BETTER` makes the candidate champion.
+    """Return the verdict on a candidate. Only `Verdict.BETTER` makes the candidate the run's champion.
 
-    The claim against the initial policy decides. The claim against the registry's champion decides whether that champion is replaced;
-    `against_previous` is None if there is no such champion or if it is the initial policy. Holm's method adjusts both.
-
-    The claims `beside` (name -> at least one pair score) are only reported: their games count as adjudicated, or their moves are sampled at
-    temperature 1, which measures sharpness as much as strength.
+    Args:
+        candidate: Step of the checkpoint.
+        against_initial: Pair scores against the initial policy.
+        against_previous: Pair scores against the registry's champion, which decide whether that champion is replaced. None if there is no
+            such champion, or if it is the initial policy. Holm's method adjusts this claim and the claim against the initial policy.
+        beside: Name -> at least one pair score. These claims are only reported: their games count as adjudicated, or their moves are
+            sampled at temperature 1, which measures sharpness as much as strength.
+        ladder_gain: A shown loss on the ladder prevents promotion.
+        phases: A phase that blocks prevents promotion.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -174,5 +180,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step with the highest lower bound, because the highest of many noisy scores is mostly luck."""
+    """Return the step whose score has the highest lower bound. The highest score itself would be mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

@@ -1,4 +1,4 @@
-"""UCI options of the served policy: temperature and MultiPV."""
+"""UCI options of a policy that is served as a UCI engine: temperature and MultiPV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from grpo.board.actions import MAX_LEGAL_MOVES
 MIN_TEMPERATURE: Final = 0.01  # Logits divided by a lower temperature overflow.
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
-# Some chess programs set these options whether declared or not; a policy ignores the values.
+# Chess programs often set these options. A policy ignores the values.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
     "option name Threads type spin default 1 min 1 max 1024",
@@ -25,7 +25,7 @@ class UciError(ValueError):
 class UciOptions:
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1
-    has_lines: bool = True  # Whether the policy can show several moves; otherwise MultiPV is neither declared nor used.
+    has_lines: bool = True  # Whether the policy can show several moves. If not, MultiPV is not declared, and setting it does nothing.
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
@@ -40,7 +40,7 @@ class UciOptions:
         return [f"option name Temperature type string default {self.temperature:g}", *[multipv] * self.has_lines, *_WITHOUT_EFFECT]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
-        """Return the options after `setoption`; unknown names are ignored. Raises UciError if a value is out of range."""
+        """Return the options after a line `setoption WORDS`. Unknown names are ignored. Raises UciError for a bad value."""
         name, _, value = " ".join(words).removeprefix("name ").partition(" value ")
         parse = {"temperature": float, "multipv": int}.get(name.lower())
         if parse is None or (parse is int and not self.has_lines):

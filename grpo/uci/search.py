@@ -1,4 +1,4 @@
-"""Move choice of the UCI engine: a policy's most likely or sampled move."""
+"""Choice of the move that a policy plays as a UCI engine: its most likely move, or a sampled move."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,15 +16,15 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 class UciSearchResult:
     best: chess.Move | None  # Move to play; None resigns.
     shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, the move to play first.
-    remark: str  # Text of an `info string` line.
+    remark: str  # Text that the server sends as an `info string` line.
 
 
 class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Return the move to play and the moves to show.
 
-        `board` has a legal move. `allowed` are the UCI moves to choose from; empty allows all. `seed`, `num_games` (`ucinewgame` commands
-        so far) and the ply determine a sample's random numbers.
+        `board` has a legal move. `allowed` are the UCI moves to choose from; empty allows all. The random numbers of a sample depend on
+        `seed`, `num_games` (number of `ucinewgame` commands so far) and the ply.
         """
 
 
@@ -34,7 +34,7 @@ class PolicyMoveFinder:
 
     @torch.no_grad()
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Show the chosen move, then the others by falling probability. With `BEST_MOVE`, probabilities are at temperature 1."""
+        """Show the chosen move first, then other moves by falling probability. With `BEST_MOVE`, probabilities are at temperature 1."""
         positions = PositionBatch.from_boards([board])
         moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
         is_best = options.temperature == BEST_MOVE
@@ -42,7 +42,7 @@ class PolicyMoveFinder:
         if allowed:
             kept = [column for column, move in enumerate(moves) if move.uci() in allowed]
             moves = [moves[column] for column in kept]
-            # Remove columns instead of masking them: sampling assumes that legal moves are the first columns.
+            # Remove the other columns. A mask would not do, because sampling assumes that allowed moves are the first columns.
             log_probs = distribution.log_probs[:, kept]
             distribution = MoveDistribution.from_logits(log_probs, torch.ones_like(log_probs, dtype=torch.bool), temperature=1.0)
         chosen = int(distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply())))

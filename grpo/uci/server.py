@@ -1,7 +1,7 @@
-"""UCI server: answers the UCI protocol (https://www.chessprogramming.org/UCI) with a policy.
+"""UCI server: lets a chess program play a policy through the UCI protocol (https://www.chessprogramming.org/UCI).
 
-One thread suffices, because a search takes a few milliseconds. `go infinite` and `go ponder` compute at once and hold the move until `stop`
-(or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
+One thread suffices, because a search takes a few milliseconds. After `go infinite` or `go ponder`, the server computes the move at once
+and holds it until the chess program sends `stop` (or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare an engine. `load` is called once, as late as possible; `write` sends a line to the chess program."""
+        """Prepare an engine. `load` is called once, at `isready` or the first search. `write` sends a line to the chess program."""
         self._name = name
         self._defaults = self._options = options
         self._load = load
@@ -40,7 +40,7 @@ class UciEngine:
         self._is_pondering = False  # Whether `ponderhit` also sends the held move.
 
     def handle(self, line: str) -> bool:
-        """Answer one line and return whether to continue; skip words before the first known command, as UCI demands."""
+        """Answer one line and return False after `quit`. Words before the first known command are skipped, as UCI demands."""
         words = line.split()
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
@@ -111,7 +111,7 @@ class UciEngine:
 
 
 def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
-    """Answer all lines until `quit` or the end of the input, then send a held `bestmove`."""
+    """Answer all lines until `quit` or the end of the input. Then send a move that is still held."""
     for line in received:
         if not engine.handle(line.decode("utf-8", "replace")):
             break
@@ -119,9 +119,9 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 
 
 def read_position(words: Sequence[str]) -> chess.Board:
-    """Return the board, with its history, after `position` with these arguments.
+    """Return the board with its moves, as the line `position WORDS` gives it.
 
-    Impossible castling and en-passant rights are dropped, as chess programs expect. Raises UciError for an impossible FEN or the first
+    Impossible castling and en-passant rights are dropped, as chess programs expect. Raises UciError for an impossible position or an
     illegal move.
     """
     start, _, moves = " ".join(words).partition(" moves ")
@@ -147,7 +147,10 @@ def read_position(words: Sequence[str]) -> chess.Board:
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
-    """Return a move's UCI score: `mate 1`, `cp 0` for a draw, else the mover's material in centipawns (a policy estimates no value)."""
+    """Return a move's UCI score: `mate 1`, `cp 0` for a draw, otherwise the mover's lead in material in centipawns.
+
+    Chess programs demand a score, and a policy has no value of a position.
+    """
     after = board.copy(stack=False)
     after.push(move)
     if after.is_checkmate():

@@ -1,4 +1,7 @@
-"""Annotates chosen games of a match, ply by ply: the policies' probabilities and the engine's scores of all legal moves."""
+"""Annotates a match's highlights (games worth looking at) for the viewer's page and for PGN.
+
+Each position gets a note: the mover's move probabilities, if the mover is a policy, and the engine's score of every legal move.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Takes boards with legal moves; returns UCI move -> probability (temperature 1) for each, or None if the policy has none."""
+"""Takes boards that have legal moves. Returns, for each, UCI move -> probability at temperature 1. Returns None without probabilities."""
 Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for a player that is no policy.
 
 
@@ -38,22 +41,22 @@ class AnnotatedGame:
 
 
 def round_number(index: int) -> str:
-    """Return the PGN round `pair.game` of the game with this index (from 0): index 3 is `2.2`, game 2 of pair 2."""
+    """Return the PGN round of a game. `index` counts from 0, pairs and their games from 1: index 3 is `2.2`, game 2 of pair 2."""
     return f"{index // 2 + 1}.{index % 2 + 1}"
 
 
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
-    """Return index -> annotated game for the highlights; every legal move is searched to `depth` plies.
+    """Return the highlights with notes, by index of the game. The engine searches every legal move to `depth` plies.
 
-    `pool` needs `move_values.engine_options()`. Raises EngineError if several searches in a row fail; after a single failure a position has
-    no scores.
+    `pool` needs the options `move_values.engine_options()`. If the search of a position fails, the position has no scores. Raises
+    EngineError if too many searches fail (see `EnginePool.answers`).
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}
 
 
 def _notes(game: PlayedGame, policies: Policies, pool: EnginePool, *, depth: int) -> tuple[MoveNote, ...]:
-    boards = [board.copy() for board in game.boards()][:-1]  # Without the final position.
+    boards = [board.copy() for board in game.boards()][:-1]  # No move follows the final position.
     probabilities: dict[int, Mapping[str, float]] = {}
     for policy, color in zip(game.white_and_black(*policies), (chess.WHITE, chess.BLACK), strict=True):
         plies = [ply for ply, board in enumerate(boards) if board.turn == color]

@@ -1,8 +1,10 @@
-"""A policy's most instructive decisions on held-out boards, by three measures.
+"""A policy's most instructive decisions on held-out boards (boards that training does not use), by three measures.
 
-- change: value of the policy's move minus the value of an earlier policy's move
-- regret: best value minus the value of the policy's move
-- margin: best value minus second best value, if the policy found the best move
+- change: value of the policy's most likely move minus the value of an earlier policy's most likely move
+- regret: best value minus the value of the policy's most likely move
+- margin: best value minus second best value, on boards whose best move the policy found
+
+A move's value, in [0, 1], comes from an engine's search.
 """
 
 import numpy as np
@@ -19,7 +21,8 @@ from grpo.policy.distribution import MovePolicy
 
 class ValuedMove(Document):
     move: str  # UCI.
-    probability: float  # Temperature 1; by the earlier policy in `before`, else by the judged policy.
+    probability: float
+    """Probability at temperature 1. In `NotableDecision.before` it is the earlier policy's, otherwise the judged policy's."""
     value: float  # Value in [0, 1] for the player to move.
 
 
@@ -29,7 +32,7 @@ class NotableDecision(Document):
     fen: str  # FEN with move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move; of several the chosen, else the first.
+    best: ValuedMove  # Engine's best move. If several are best: the chosen move if it is one of them, else the first.
     regret: float
     margin: float  # Best value minus the second best value.
     before: ValuedMove | None  # Earlier policy's move; None without an earlier policy.
@@ -46,9 +49,9 @@ class Decisions(Document):
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
-    """Return up to `count` notable decisions of each kind, only with a measure above 0; ties go to the first board.
+    """Return up to `count` notable decisions by each measure. The measure is above 0; ties go to the first board.
 
-    `boards.values` must have the depth `evaluation.heldout_depth`. `before` is an earlier policy.
+    `boards.values` must come from searches of depth `evaluation.heldout_depth`. `before` is an earlier policy.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

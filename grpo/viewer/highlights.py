@@ -14,17 +14,17 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """A game's lead in material, in pawns, from the first player's side."""
+    """Summary of a game. Its leads in material are in pawns and count for the first player."""
 
     index: int
     score: float
     num_plies: int
-    highest: int
-    lowest: int
+    highest: int  # Largest lead; above 0 if the first player led at some ply.
+    lowest: int  # Smallest lead; below 0 if the second player led at some ply.
 
     @property
     def swing(self) -> tuple[int, int]:
-        """Smaller of both sides' largest leads; for ties, the range from `lowest` to `highest`."""
+        """First the smaller of both players' largest leads, which is above 0 if both led. Then the range of leads, which decides ties."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,16 +36,16 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, whether the rule may choose a game, and the measure that it maximizes. In a swing both sides led."""
+"""Rules: name, condition on a game, and measure. A rule chooses the game with the largest measure."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Return index -> name of the rule for up to `NUM_HIGHLIGHTS` distinct games; ties go to the earlier game.
+    """Choose up to `NUM_HIGHLIGHTS` distinct games. Return the index of each game -> name of the rule that chose it.
 
-    Wins, losses and leads are the first player's. If a rule finds no game, the next biggest swing is added. A lead is a difference in
-    material that lasts two plies, so an exchange in progress does not count.
+    Wins, losses and leads are the first player's. Each rule chooses one game; ties go to the earlier game. If rules find no game, the next
+    biggest swings fill their places. A lead is a difference in material that lasts two plies, so an exchange in progress does not count.
     """
-    # Deterministic players repeat games.
+    # Deterministic players repeat games, so equal games count once.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}
     for index, game in enumerate(result.games):
         if game.moves:
@@ -67,7 +67,7 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead at each ply: the smaller of this and the previous ply's, 0 if they differ in sign."""
+    """Yield White's lead at each ply: the smaller of the last two differences in material, or 0 if not the same side is ahead in both."""
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
     for now in leads:

@@ -1,4 +1,4 @@
-"""A game of a person against a policy."""
+"""A game of a person against a policy, played on the page of `grpo.viewer.page_server`."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +30,12 @@ class HumanGame:
         fen: str = chess.STARTING_FEN,
         probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
-        """Set up the position `fen`; the opponent moves if it is to move. Raises MoveError if the position is illegal or the game is over.
+        """Set up the position `fen`. If the opponent is to move there, the opponent moves at once.
 
-        `choose` returns the opponent's move, or None to resign. `about` describes the opponent's strength. `probabilities` returns, for
-        each board, UCI move -> the opponent's probability, or None if the opponent has none.
+        `choose` returns the opponent's move on a board, or None to resign. `about` describes the opponent's strength. `probabilities` takes
+        boards and returns the opponent's move probabilities for each, by UCI move; it returns None if the opponent has none.
+
+        Raises MoveError if the position is illegal or its game is over.
         """
         try:
             self.board = chess.Board(fen)
@@ -69,14 +71,14 @@ class HumanGame:
         return [] if self.end else [action for action in is_possible if is_possible[action]]
 
     def parse(self, text: str) -> chess.Move:
-        """Return the legal move that a text names in SAN or UCI. Raises MoveError with the nearest legal moves."""
+        """Return the legal move that `text` names in SAN or UCI. Raises MoveError, which lists similar legal moves."""
         self._refuse_if_over()
         for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
             try:
                 parsed = parse(move)
             except ValueError:
                 continue
-            if parsed:  # "--" is a null move, which is false.
+            if parsed:  # The text "--" gives a null move, which is false.
                 return parsed
         legal = [self.board.san(move) for move in self.board.legal_moves]
         near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
@@ -85,7 +87,7 @@ class HumanGame:
         )
 
     def play(self, text: str) -> None:
-        """Play the person's move and the opponent's answer. Raises MoveError as `parse`."""
+        """Play the person's move and the opponent's answer. Raises MoveError if `text` names no legal move."""
         self.board.push(self.parse(text))
         self._answer()
 
@@ -103,7 +105,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN, probability), now or some plies ago; empty without probabilities."""
+        """Return the five most probable moves (SAN, probability) of `num_plies_back` plies ago; empty without probabilities."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()

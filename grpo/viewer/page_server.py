@@ -1,4 +1,7 @@
-"""Serves the play page on this machine only: loopback address, random token in every path, checked Host header."""
+"""Serves the page on which a person plays a policy, on this machine only.
+
+The server listens on the loopback address, demands a random token in every path, and checks the Host header.
+"""
 
 import json
 import secrets
@@ -12,7 +15,7 @@ from grpo.viewer.human_game import HumanGame, MoveError
 from grpo.viewer.page import offline_page
 
 _LOOPBACK: Final = "127.0.0.1"
-_MAX_BODY: Final = 1_000
+_MAX_BODY: Final = 1_000  # Bytes of a request.
 _HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 
 
@@ -38,7 +41,10 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Do an action (`move` with `uci`, `undo`, `resign`, `hint`, `new` with `color`) and return the page's data. Raises MoveError."""
+        """Do an action and return the page's data. Raises MoveError if the action is impossible.
+
+        `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`).
+        """
         game = self.game
         match wanted.get("do"):
             case "hint" if "hint" not in game.actions:
@@ -74,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_allowed("act"):
             try:
                 size = int(self.headers["Content-Length"])
-                if not 0 <= size <= _MAX_BODY:  # A negative size would read without bound.
+                if not 0 <= size <= _MAX_BODY:  # With a negative size, `read` would read without a limit.
                     raise MoveError(f"not an action: {size} bytes")
                 wanted = json.loads(self.rfile.read(size))
                 if not isinstance(wanted, dict):
@@ -87,7 +93,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
 
     def _is_allowed(self, path: str) -> bool:
-        """Check token, Host (a foreign name may resolve to this machine), and a POST's type and origin; reply 404 if one is wrong."""
+        """Check the token, the Host header, and a POST's content type and origin. Reply 404 if one is wrong."""
+        # Host: a foreign web page can have a name that resolves to this machine.
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")

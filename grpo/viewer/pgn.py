@@ -26,13 +26,17 @@ def event_pgn(
     facts: Mapping[str, str] | None = None,
     annotated: Mapping[int, AnnotatedGame] | None = None,
 ) -> str:
-    """Return the games of an event's matches as PGN, in order; equal matches give equal texts.
+    """Return the games of all `results` as PGN, in order. Equal arguments give equal texts.
 
-    - `Round` is `pair.game`, `Result` the real result, `AdjudicatedResult` the result if the engine decides undecided draws.
-    - `WhiteAnswers` and `BlackAnswers` count the answers of players that can fail to name a legal move.
-    - `facts` are extra tags. Without `played_on`, the date is unknown, so equal runs give equal files.
-    - `annotated`: index in the first match -> notes. The game gets the tag `Chosen`. Each move gets a comment: the engine's score for White
-      (`[%eval 0.35]` in pawns, or `#` and the moves to mate), the move's probability, and the mover's win probability after the move.
+    - Tag `Round`: number of the pair and of the game in the pair, from 1, such as `2.1`.
+    - Tag `Result`: result as played. Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap.
+    - Tags `WhiteAnswers` and `BlackAnswers`: counts of answers, for players that can fail to name a legal move.
+    - `played_on`: None writes an unknown date, so equal runs give equal files.
+    - `facts`: extra tags.
+    - `annotated`: index of a game, counted over all `results` -> notes. Tag `Chosen`: rule that chose the game.
+
+    Each move of an annotated game gets a comment with up to three numbers. The first is the engine's score for White, in pawns
+    (`[%eval 0.35]`) or in moves to mate (`[%eval #3]`). Then follow the move's probability, and the mover's win probability after the move.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
@@ -75,7 +79,7 @@ def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -
         if board.turn == chess.WHITE:
             words.append(f"{board.fullmove_number}.")
         elif ply == 0 or notes is not None:
-            words.append(f"{board.fullmove_number}...")  # The standard's export format repeats the number after a comment.
+            words.append(f"{board.fullmove_number}...")  # PGN's export format repeats the number after a comment.
         words.append(board.san(chess.Move.from_uci(uci)))
         if notes is not None and (comment := _comment(notes[ply], uci, board.turn)):
             words.append(f"{{{comment}}}")
@@ -84,7 +88,7 @@ def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -
 
 def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
     score = note.scores.get(move)
-    # A move that mates at once (score: mate in 1) needs no score.
+    # Mate in 1 means that this move mates; its comment has no score.
     parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
     facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
     if (chance := note.chance(move)) is not None:
@@ -93,6 +97,7 @@ def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
 
 
 def _white_eval(score: Score, mover: chess.Color) -> str:
+    # The mover's score counts the move itself: mate in 3 before the move is mate in 2 after it.
     after = score.value - 1 if score.is_mate and score.value > 0 else score.value
     value = after if mover == chess.WHITE else -after
     return f"#{value}" if score.is_mate else f"{value / 100:.2f}"
