@@ -46,7 +46,7 @@ STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_na
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; other keys are allowed. `output_hash` covers `files`, not `aside`: the latter differ between equal runs."""
+    """Keys of every manifest; other keys are allowed. `output_hash` covers `files` alone: files `aside` differ between equal runs."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
