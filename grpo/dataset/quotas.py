@@ -20,7 +20,7 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
-_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Fields of a game that its row and its boards copy.
+_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Boards and game rows copy these.
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
 LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings ask for fewer. Measurements on fewer boards are noise.
