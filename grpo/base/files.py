@@ -194,7 +194,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Delete the abandoned temporary folders of `target`, and yield a new one. It is locked, and deleted at the end of the block."""
+    """Delete the abandoned temporary folders of `target`, and yield a new one. The new folder is locked, and deleted after the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:
@@ -259,7 +259,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete every hidden file and folder below a folder: killed processes left them. No writer may be active."""
+    """Delete every hidden file and folder below a folder, as leftovers of killed processes. No writer may be active."""
     for path in sorted(folder.glob("**/.*")):
         if path.is_dir():
             shutil.rmtree(path)

@@ -102,8 +102,8 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """Yield each line, and whether the line begins inside a comment (in braces).
 
-    An unclosed comment would swallow the games after it. A comment counts as unclosed if it has a line that is a tag and `}` does not
-    follow: first comes `{`, the end of the file, or more than `MAX_LINE` bytes. An unclosed comment ends before its first tag.
+    An unclosed comment would swallow the games after it. A comment counts as unclosed if one of its lines is a tag, and `{`, the end of the
+    file or more than `MAX_LINE` bytes come before `}`. An unclosed comment ends before its first tag.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -137,7 +137,7 @@ def _opens_comment(text: str) -> bool:
 def _lines(stream: BinaryIO) -> Iterator[str]:
     """Yield lines. Lines are split so that an Event tag begins a line, and tags before moves have a line each."""
     for _, data in lines_of(stream):
-        # UTF-8 has fewer characters than bytes. Latin-1 has one per byte, so a line that is too long stays too long.
+        # Decoded as UTF-8, a line can have fewer characters than bytes. Latin-1 gives one per byte, so too long a line stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)

@@ -53,7 +53,7 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    games: int = 0  # Usable games, and positions from lists.
+    games: int = 0  # Usable games, and listed positions (lines of .epd and .fen files).
     rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games. Also `filtered: NAME` of a filter, `variant: NAME`.
     first_rejected: list[str] = field(default_factory=list)  # The first rejections, except of filtered games and variants.
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
@@ -110,6 +110,10 @@ class Quota:
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
+        """Select positions of a game for cells that need boards, and return them. Seed and game id select the random order.
+
+        A game gives at most `boards.max_per_game_and_phase` positions of a phase.
+        """
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}

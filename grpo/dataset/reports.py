@@ -22,7 +22,7 @@ class JoinedBoards(Boards):
     """Report of the pipeline step `join_boards`."""
 
     games: int
-    """Usable games and positions from lists that were read."""
+    """Usable games, and listed positions (lines of .epd and .fen files)."""
     rejected: dict[str, int]
     """Reason -> games."""
     first_rejected: tuple[str, ...]

@@ -22,7 +22,7 @@ from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 # A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell; part is the cell's number of boards / number of units. The surplus replaces
-# boards that several units find, such as openings; the root covers the random differences of small parts.
+# boards that several units find, such as openings. The square root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
@@ -30,7 +30,7 @@ _MAX_OPEN: Final = 24  # Files open at once. Each needs some MiB of memory, and 
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the number of boards that each unit collects of each cell: with several units, its part and a surplus."""
+    """Return the number of boards per cell that each unit collects. With several units, the number is the unit's part and a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted

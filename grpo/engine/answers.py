@@ -12,7 +12,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, optional rank and score in any order, then the first move. A bound is not a score. No number has more than nine digits.
+# Depth, optional rank, score and first move (after `pv`), in any order. A bound is not a score. No number has more than nine digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"

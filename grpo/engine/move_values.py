@@ -62,11 +62,11 @@ def value_of(score: Score) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """Reward table of a position: all legal moves, in ascending order of action id."""
+    """Value table of a position: all legal moves, in ascending order of action id."""
 
     moves: tuple[str, ...]  # UCI.
     values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
-    scores: tuple[Score, ...]  # Scores that give the values: of the engine (`_capped`), or 0 for moves that draw or repeat a position.
+    scores: tuple[Score, ...]  # They give the values: 0 for moves that draw or repeat a position, otherwise the engine's score (`_capped`).
 
 
 def engine_options() -> dict[str, str | int]:
@@ -74,7 +74,7 @@ def engine_options() -> dict[str, str | int]:
 
 
 def try_engine(path: str, *, depth: int) -> None:
-    """Compute the values of two demanding positions. Raises EngineMissingError on failure."""
+    """Compute the values of two demanding positions. Raises EngineMissingError if the engine cannot."""
     with EnginePool(path, num_processes=1, options=engine_options()) as pool:
         for table in value_tables([chess.Board(fen) for fen in _TRIED], pool, depth=depth):
             if isinstance(table, EngineError):

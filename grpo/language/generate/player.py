@@ -24,7 +24,7 @@ _RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which train
 
 
 class AnswerGenerator:
-    """Answers batches of prompts. `config` may differ from `policy.config`, the settings that the policy was saved with."""
+    """Answers batches of prompts. `config` has the number of attempts; it may differ from the policy's saved settings."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
         self.policy = policy

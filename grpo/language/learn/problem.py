@@ -99,7 +99,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return two entropies in nats: the mean of an answer's (sum over its tokens), and the largest possible of a token, ln(V)."""
+        """Return, in nats, the mean entropy of an answer (summed over its tokens) and the largest possible entropy of a token, ln(V)."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002

@@ -56,8 +56,8 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
     """Draw a random vector for each feature, and add the vector to the embeddings of all tokens that have the feature.
 
-    What the model learns of one piece on a square so holds for other pieces and squares too. Without these vectors, so small a model needs
-    many times as many steps to write valid answers. Vectors are orthogonal within each block of `width` features.
+    So the model transfers what it learns about one piece on a square to all pieces on the square. Without these vectors, so small a model
+    needs many times as many steps to write valid answers. Vectors are orthogonal within each block of `width` features.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))

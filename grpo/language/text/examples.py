@@ -35,7 +35,7 @@ from grpo.settings.language import LanguageConfig
 MATE_PAWNS: Final = 1_000  # Mate in n moves is written as MATE_PAWNS - n / 100 (n = 3: 999.97), as in RookWorld; negative for the loser.
 MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990] pawns, so none looks like a mate.
 
-_ILLEGAL_MOVE_SHARE: Final = 0.05  # Fraction of environment examples with an illegal move. They teach the model the flag `truncated`.
+_ILLEGAL_MOVE_SHARE: Final = 0.05  # Fraction of environment examples with an illegal move. These examples teach the flag `truncated`.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 
@@ -102,8 +102,8 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
     """Make an example of a move (UCI) on a board. Its history is the last `num_history_moves` moves of the game, this move included.
 
-    The example's reward is RookWorld's, for the player who moved: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001. An illegal move
-    leaves the position as it is.
+    The example's reward is RookWorld's reward of the player who moved: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001. An illegal
+    move leaves the position as it is.
     """
     after, outcome = board.copy(), None
     truncated = chess.Move.from_uci(move) not in board.legal_moves

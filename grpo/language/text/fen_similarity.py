@@ -28,7 +28,7 @@ def read_fen(text: str) -> tuple[str | None, ...]:
 
 
 def fen_similarity(answer: str, truth: str, *, before: str) -> float:
-    """Return the score of `answer` in [0, 1]: the Jaccard index of its changes of `before` and the changes that lead to `truth`.
+    """Return the score of `answer` in [0, 1]: the Jaccard index of the changes from `before` to `answer` and from `before` to `truth`.
 
     - The score is 1 only if `answer` has all fields of `truth`. It is 0 if `answer` has no valid piece placement.
     - If nothing should change (an illegal move), the score is 1 / (1 + weight of the answer's changes).

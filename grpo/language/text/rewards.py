@@ -32,7 +32,7 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
 
-# Error in win probability from which an evaluation gets 0. With a larger tolerance, an answer with 0.00 on all boards would earn points.
+# Error in win probability from which an evaluation gets 0. A larger tolerance would reward answers that write 0.00 on every board.
 EVALUATION_TOLERANCE: Final = 0.25
 STRUCTURE: Final = (0.2, 1.0)  # Points for one parsed section (least) and for all sections (most).
 PARSING: Final = (0.1, 0.8)  # Points for one parsed field (least) and for all fields (most).
@@ -46,7 +46,7 @@ class Grades:
     parts: Mapping[str, float]  # Part of `grpo.metrics.table.REWARD_PARTS` -> points; all 0 for a malformed answer.
     malformed: float  # `MALFORMED` for a malformed answer, otherwise 0.
     reading: Reading
-    is_legal_best: bool  # False for the environment task.
+    is_legal_best: bool  # Whether the move in section B is legal; False for the environment task.
 
     def total(self, content_weight: float = 1.0) -> float:
         """Return the reward in points. `content_weight` in [0, 1] multiplies the chess parts; GRPO's warm-up begins with a small weight."""

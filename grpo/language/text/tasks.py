@@ -13,7 +13,7 @@ A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI,
 
 - Sections of an answer are M, E and B, or the four parts between `+`.
 - Fields of a section are moves, numbers, flags, or the six fields of a FEN.
-- Extra words of an answer are words that are no expected field.
+- Extra words are words after the expected number of fields of a section, and all words of extra sections.
 
 Parsers ignore only white space, and never raise.
 """
