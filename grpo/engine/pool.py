@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a new process if it fails.
 
-A query is one position to search. One thread reads raw pipes. python-chess's wrapper is not used, because it waits forever for a silent
-engine under a limit of nodes or depth, and reaches a third of the speed (measured at commit 60232895 by benchmarks/engine.py).
+A query is one position to search. One thread reads raw pipes, without python-chess's wrapper. The wrapper waits forever for a silent engine
+under a limit of nodes or depth. Its speed is a third (measured at commit 60232895 by benchmarks/engine.py).
 """
 
 import os

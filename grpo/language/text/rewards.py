@@ -9,8 +9,8 @@ structure, parsing
     Format. structure counts sections, parsing fields: n are parsed, N are expected. The points are
     `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises N by 1, so longer texts never gain.
 move_quality
-    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst), where best
-    and worst are the board's highest and lowest value, or 1 if all values are equal. Illegal and repeated moves have quality 0.
+    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst), with the
+    highest and the lowest value of the board's moves. If all values are equal, the quality is 1. Illegal and repeated moves have quality 0.
 evaluation
     `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e of a move and p = `win_probability`. The part is
     the mean over the expected moves: five, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.
