@@ -1,1 +1,1 @@
-"""Errors, hashed and atomic files, named random streams, suggestions. Imports nothing else of this project."""
+"""Errors, hashed and atomic files, named random streams, did-you-mean suggestions. This package imports nothing else of the project."""

@@ -16,7 +16,7 @@ class Document(BaseModel):
 
 
 class DocumentError(PlainError, ValueError):
-    """Another version of the code wrote the document."""
+    """The file is JSON, but not of the expected form: another version of the code wrote it."""
 
 
 _Form = TypeVar("_Form", bound=BaseModel)
@@ -28,7 +28,7 @@ def write_document(path: Path, document: BaseModel) -> None:
 
 
 def read_document(path: Path, form: type[_Form]) -> _Form:
-    """Return a file's document. Raises CorruptError for damaged JSON, DocumentError for another form."""
+    """Return a file's content as a `form`. Raises OSError if unreadable, CorruptError if not JSON, DocumentError for another form."""
     content = read_json(path)
     try:
         return form.model_validate(content)

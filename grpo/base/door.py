@@ -1,6 +1,7 @@
-"""Checks of data from outside: tracking server, bucket, record, manifest, policy folder.
+"""Checks of data that other programs or people may have written: from a tracking server, a bucket, a manifest or a policy's folder.
 
-Ids and hashes must match a pattern, and file names must stay in their folder. So no path can lead out of the store, whoever wrote the data.
+Ids and hashes must match a pattern, and file names must stay in their folder. So no path can lead out of the store, the folder of outputs.
+A manifest is a JSON file in an output's folder, with the hash of each file.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside has a wrong form; the message names source and first fault."""
+    """Data from outside has a wrong form. The message names the source and the first fault."""
 
 
 def _relative(name: str) -> str:
@@ -30,7 +31,7 @@ ID_PATTERN: Final = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"
 Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$")]
 """Name of a run or of a preset."""
 VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
-"""Version of a pipeline step's output: first 24 hex digits of a hash."""
+"""Version of a pipeline step's output: first 24 hex digits of a hash of all that the output depends on, such as code and settings."""
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 as hex."""
 FileName = Annotated[str, AfterValidator(_relative)]
@@ -45,7 +46,7 @@ STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_na
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; others are allowed. The output's hash leaves out the files `aside`."""
+    """Keys of every manifest; other keys are allowed. `output_hash` covers `files` alone: files `aside` differ between equal runs."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
@@ -56,7 +57,7 @@ MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
 def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
-    """Return a value of this form. Raises ForeignError, which names `source` (file or address)."""
+    """Return `value` if it has the form. Otherwise raises ForeignError, which names `source` (a file or address)."""
     try:
         return form.validate_python(value)
     except ValidationError as error:

@@ -5,8 +5,8 @@ class PlainError(Exception):
     """An error whose message says what failed, where, why, and how to fix it."""
 
     may_pass = False
-    """Whether a retry, later or on another machine, may succeed unchanged."""
+    """Whether the same call may succeed later or on another machine."""
 
 
 class NonFiniteError(PlainError, RuntimeError):
-    """A loss, gradient or weight is NaN or infinite, and a retry would not help."""
+    """A number of a model or its training, such as a weight or loss, is NaN or infinite. A retry would not help."""

@@ -1,4 +1,8 @@
-"""Content hashes (SHA-256), manifests, and atomic writes of files and folders."""
+"""Content hashes (SHA-256), manifests, lock files, and atomic writes of files and folders.
+
+A manifest is the file `manifest.json` of an output's folder: facts about the output, and the hash of each file. An atomic write builds in a
+locked hidden folder beside the target and renames the result, so readers see all or nothing.
+"""
 
 import errno
 import fcntl
@@ -21,14 +25,14 @@ MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
 """Name of folders, at any depth of an output, for files that differ between equal runs, such as pages with times.
 
-The manifest has these files' hashes; the output's hash leaves them out.
+The manifest lists these files with their hashes. The hash of the output does not cover them.
 """
 _MANIFEST_HASH: Final = "manifest_hash"
-_TEMPORARY: Final = "half-made-"  # Part of a temporary folder's name; only such folders are deleted as abandoned.
+_TEMPORARY: Final = "half-made-"  # Part of a temporary folder's name. Only such folders are deleted as abandoned.
 
 
 class CorruptError(PlainError, RuntimeError):
-    """A file differs from its manifest or cannot be read."""
+    """A file is not valid JSON, a manifest is missing, or a folder's files differ from its manifest."""
 
 
 class StorageError(PlainError, OSError):
@@ -45,7 +49,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON value, which does not depend on the order of keys."""
+    """Return the SHA-256 of a JSON value. The order of keys does not matter."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
@@ -85,7 +89,10 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`: facts, each file's hash, one of all files outside `ASIDE`, and one of the manifest."""
+    """Write and return `manifest.json`.
+
+    It has the facts, a hash of each file, a hash of all files outside `ASIDE` (`output_hash`), and a hash of all these entries.
+    """
     hashes = file_hashes(folder)
     files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
@@ -96,7 +103,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest. Raises CorruptError if a file is missing, added or changed."""
+    """Return a folder's manifest. Raises CorruptError if a file is missing, added or changed, or if the manifest is damaged."""
     manifest = read_manifest(folder)
     expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
     for name in sorted(expected.keys() | actual.keys()):
@@ -107,7 +114,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read a manifest without verifying other files. Raises CorruptError if the manifest is damaged."""
+    """Return a folder's manifest without a check of the other files. Raises CorruptError if the manifest is missing or damaged."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -116,7 +123,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
-    """Return a manifest. Raises CorruptError, which names `source`, if hash or form is wrong."""
+    """Return the manifest in `data`. Raises CorruptError, which names `source`, if hash or form is wrong."""
     manifest = parse_json_object(data, source)
     if not is_sealed(manifest, _MANIFEST_HASH):
         raise CorruptError(f"{source} is changed since it was written")
@@ -128,7 +135,7 @@ def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
 
 
 def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
-    """Return whether `facts[key]` is the `seal` of the other facts (and `place`)."""
+    """Return whether `facts[key]` is the `seal` of the other facts and `place`."""
     try:
         return key in facts and facts[key] == seal(without(facts, key), place=place)
     except (ValueError, RecursionError):  # JSON with NaN or too deep nesting is not from this code.
@@ -136,7 +143,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash of the facts and, if given, of their address `place`, which detects a copy to another address."""
+    """Return a hash of the facts. With `place`, the address of the facts, a copy at another address has a wrong seal."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -146,11 +153,12 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Raise StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
+    """Turn an OSError of the block into a StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
     try:
         yield
     except OSError as error:
         parent = next(folder for folder in target.parents if folder.exists())
+        # A permission error of a file elsewhere is not explained here, because the remedy would be wrong.
         is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
@@ -166,9 +174,10 @@ def explain_write_errors(target: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder that is synced and renamed to `target` if the block succeeds, and deleted if it raises.
+    """Yield an empty folder for the block to fill. If the block succeeds, the folder is synced and renamed to `target`.
 
-    Readers never see a partial `target`; an existing `target` stays. Raises StorageError.
+    Readers never see a partial `target`. If the block raises, the folder is deleted. If `target` exists and is not empty, `target` stays
+    and the new folder is deleted without an error. Raises StorageError.
     """
     with explain_write_errors(target), _held_folder(target) as folder:
         yield folder
@@ -185,12 +194,12 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Delete abandoned temporary folders of `target`; yield a new one, locked until its writer ends."""
+    """Delete the abandoned temporary folders of `target`, and yield a new one. The new folder is locked, and deleted after the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
-        with suppress(FileNotFoundError):  # Another writer deleted the folder as abandoned before it was locked.
+        with suppress(FileNotFoundError):  # Another writer may delete the folder as abandoned before it is locked.
             handle = os.open(folder, os.O_RDONLY)
             with suppress(OSError):  # Some network file systems cannot lock; abandoned folders then stay.
                 fcntl.flock(handle, fcntl.LOCK_EX)
@@ -218,11 +227,10 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts; wait if another process has it. A lock ends with its process.
+    """Hold a lock file while the block lasts. If another process has the lock, call `on_wait` with that process's name, and wait.
 
-    The file is never deleted, because a lock on a deleted file protects nothing.
-
-    `on_wait` gets the name of the process that has the lock. Raises StorageError.
+    A killed process and its forks release the lock when all of them have ended. The file is never deleted, because a lock on a deleted file
+    protects nothing. Raises StorageError.
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +243,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
             on_wait(file.read(200).decode(errors="replace") or "another process")
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
-        with suppress(OSError):  # On a full disk the next process waits for "another process".
+        with suppress(OSError):  # On a full disk the name stays empty: the next process waits for "another process".
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield
@@ -251,7 +259,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete all hidden files and folders below a folder, left by killed processes; no writer may be active."""
+    """Delete every hidden file and folder below a folder, as leftovers of killed processes. No writer may be active."""
     for path in sorted(folder.glob("**/.*")):
         if path.is_dir():
             shutil.rmtree(path)
@@ -260,7 +268,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder recursively; unlike `shutil.copytree`, raise the first error of `copy`."""
+    """Copy a folder recursively; unlike `shutil.copytree`, raise the first error of `copy` at once."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -297,9 +305,10 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file and sync it to disk; after a crash only the last line can be incomplete. A missing folder is created.
+    """Append a line to a file and sync it to disk. The file's folder is made if it is missing.
 
-    Raises StorageError; the file then is unchanged.
+    A crash can leave the last line incomplete. The caller must cut such a line before the next append. Raises StorageError; the file then
+    is unchanged.
     """
     content = f"{line}\n".encode()
     with explain_write_errors(path):

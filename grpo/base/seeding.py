@@ -1,4 +1,4 @@
-"""Random streams: one root seed, and an independent stream per name."""
+"""Random streams: generators that are seeded by a root seed and names. Streams of different names are independent."""
 
 import hashlib
 from typing import TYPE_CHECKING

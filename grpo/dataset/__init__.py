@@ -1,1 +1,1 @@
-"""Dataset: boards from files or engine games, with exact quotas per split and game phase."""
+"""Dataset: boards (chess positions) from files or engine games, with an exact number of boards per split and game phase."""

@@ -1,4 +1,7 @@
-"""Games of the engine against itself, varied by random moves and node limits."""
+"""Games of the engine against itself. Random moves and node limits vary the games.
+
+A unit is a parallel part of the dataset build; each unit plays its own games.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,17 +20,18 @@ from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-NODES: Final = (60, 240, 960)  # Each side draws one limit, so strong and weak players meet. Below 200, communication dominates the cost.
+# Nodes per move. Each side of a game draws one limit, so strong and weak players meet. Below 200 nodes, most time is communication.
+NODES: Final = (60, 240, 960)
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random; a random move is never a label.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. A random move is never imitated.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, except ids that `is_wanted` rejects. A game depends only on seed, unit and its number.
+    """Yield games without end. A game depends only on seed, unit and the game's number; games whose id `is_wanted` rejects are skipped.
 
-    If the engine fails, the game is replayed; after `NUM_ATTEMPTS` failures at one ply it is a Rejection. Raises EngineError after
-    several Rejections in a row.
+    If the engine fails, the game is replayed. After `NUM_ATTEMPTS` failures at one ply, the game becomes a Rejection. Raises EngineError
+    after five Rejections in a row.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -39,7 +43,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # The engine's hash makes a move depend on earlier searches, so all moves are replayed.
+                # A move depends on the engine's hash of the game's earlier searches, so the whole game is replayed.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1

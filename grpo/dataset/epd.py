@@ -1,4 +1,7 @@
-"""Parsers of position lists (an EPD or FEN per line) and of Lichess's puzzle table (CSV)."""
+"""Parsers of position lists (an EPD or FEN per line) and of Lichess's puzzle table (CSV).
+
+EPD is the first four fields of a FEN, then operations, such as `bm Nf3;`.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +19,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line except blank lines and `#` comments, without padding (white space, NUL bytes)."""
+    """Yield byte offset and text of each line, stripped of white space and NUL bytes. Blank lines and `#` comments are left out."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -28,8 +31,8 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    EPD's `hmvc` and `fmvn` set the clocks; missing clocks are 0 and 1. Equal positions have equal `game_id`s. Lines whose number (from 0)
-    `is_mine` rejects are skipped.
+    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). Positions of equal `position_key` have equal
+    `game_id`s. Lines whose number (from 0) `is_mine` rejects are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -48,7 +51,10 @@ def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bo
 
 
 def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Rejection]:
-    """Yield a puzzle's positions: before the opponent's first move, then before each move of the solver. Raises SourceError."""
+    """Yield each puzzle's positions: before the opponent's first move, then before each move of the solver.
+
+    Raises SourceError if the stream is not a puzzle table.
+    """
     for entry in puzzle_rows(stream, source, ("FEN", "Moves")):
         if isinstance(entry, Rejection):
             yield entry
@@ -60,11 +66,11 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
             yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=f"not a puzzle: {error}")
         else:
             yield positions[0][0]
-            yield from (board for board, _ in positions[1::2])
+            yield from (board for board, _ in positions[1::2])  # The opponent moves at even indices, the solver at odd ones.
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells by column of each row; a missing cell is "". Raises SourceError without the columns `names`."""
+    """Yield byte offset and cells (column -> text, "" if missing) of each row. Raises SourceError without the columns `names`."""
     rows = lines(stream, source)
     header = next(rows, None)
     columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])
@@ -85,7 +91,10 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return position and move of each ply; the opponent begins. Raises ValueError for an illegal move or an incomplete solution."""
+    """Return position and move of each ply of a puzzle. The opponent makes the first move, the solver the last.
+
+    `moves` is UCI, separated by blanks. Raises ValueError for an illegal position or move, or an incomplete solution.
+    """
     board = standard_board(fen)
     positions = []
     for text in moves.split():
@@ -100,8 +109,8 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
-    """Return a line's board, or reason and detail of its rejection."""
-    # `bytes.split` separates only at ASCII white space. Latin-1 decodes any byte: an id may be text that is not ASCII.
+    """Return the board of a line (FEN or EPD), or reason and detail of the rejection."""
+    # `bytes.split` separates only at ASCII white space. Latin-1 decodes any byte, because an EPD's id may have other characters.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

@@ -1,4 +1,4 @@
-"""Positions of evaluation (puzzles, suites, opening books), which must not become boards of the dataset."""
+"""Positions that measure policies (puzzles, test suites, opening books). They must not become boards of the dataset."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
@@ -17,7 +17,7 @@ _MAX_NAMED: Final = 20
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in the files. Raises SourceError for unreadable entries."""
+    """Return the `position_key` of each position in the files. Raises SourceError if files or entries cannot be read."""
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:
@@ -39,11 +39,11 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # A match starts from a book line's final position.
+                    # The position after the last move counts too, because a match starts from a book line's final position.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
-            elif entry.reason == Reason.NO_MOVES:  # A chapter of a study, with text alone or a problem; `detail` is its FEN.
+            elif entry.reason == Reason.NO_MOVES:  # A chapter of a study that has only text or a problem. `detail` is the FEN.
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

@@ -1,4 +1,8 @@
-"""Labels (positions with the move to imitate): training boards, and further positions of training games, without values."""
+"""Labels: positions with the move to imitate, without values of the moves.
+
+The labels are all training boards (rows of the board table), and further positions of the training split's games. A position's key ignores
+colors and clocks (`encoding.position_key`).
+"""
 
 import chess
 import numpy as np
@@ -12,12 +16,14 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return the positions to imitate: all training boards, then further positions of training games, up to `max_positions`.
+    """Return all training boards, then further positions of training games, until there are `max_positions` in total.
 
-    A further position is no board of any split, and appears once, with the first game's move. Hashes of keys select the positions, so the
-    order of games does not matter. The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`.
+    - Training boards are never cut. There are fewer positions if games have too few, or if a chosen position has a single legal move.
+    - Positions that are boards of any split are left out.
+    - The positions with the lowest hashes of their keys are chosen. So the choice does not depend on the order of `games`.
+    - A position that several games reach appears once, with the move of the first of them in `games`.
 
-    Raises ValueError for an illegal move.
+    The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`. Raises ValueError for an illegal move.
     """
     of_boards = board_arrays(boards, split=Split.TRAIN)
     games = games.filter(pc.equal(games["split"], Split.TRAIN.value))
@@ -28,6 +34,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
     rows = zip(games["game_id"].to_pylist(), games["start_fen"].to_pylist(), games["moves"].to_pylist(), strict=True)
     for number, (game_id, start_fen, moves) in enumerate(rows):
         board = chess.Board(start_fen)
+        # The game is replayed through its last chosen ply; -1 gives an empty range for a game without one.
         for ply in range(max(plies_of_game.get(number, {-1})) + 1):
             move = chess.Move.from_uci(moves[ply])
             if ply in plies_of_game[number]:
@@ -35,7 +42,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                 played = action_id(move, board.turn)
                 if played not in legal:
                     raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
-                if len(legal) > 1:  # A single legal move teaches nothing.
+                if len(legal) > 1:  # A position with a single legal move teaches nothing.
                     positions.append(board.copy(stack=False))
                     ids.append(legal)
                     columns.append(legal.index(played))
@@ -51,7 +58,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
 
 
 def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:
-    """Return row of a game -> plies of further positions: the `count` lowest hashes of keys that are not `known`."""
+    """Return row of `games` -> chosen plies: the `count` positions with the lowest hashes of their keys. `known` keys are left out."""
     first: dict[str, tuple[int, int]] = {}
     for row, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
         for ply in plies:

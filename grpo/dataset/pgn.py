@@ -1,4 +1,7 @@
-"""Games of PGN files, read with python-chess; an unusable game becomes a Rejection."""
+"""Games of PGN files, read with python-chess. An unusable game becomes a Rejection.
+
+The text is first cut into games, so damage in one game cannot spoil the next.
+"""
 
 import hashlib
 import io
@@ -22,14 +25,15 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
-# A move with a piece letter of another language, such as `Sf3`, which python-chess reads as f3.
+# A move with a piece letter of another language. python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
-# Upper bounds in seconds of Lichess's classes, by duration = base + 40 increments: https://lichess.org/faq#time-controls.
+# Lichess's classes of games with their upper bounds in seconds. A game's duration is base + 40 increments:
+# https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
     (180, TimeControl.BULLET),
@@ -46,7 +50,10 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection, if `is_mine` accepts its number (from 0); `filters` reject games by tags."""
+    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
+
+    `filters` (`min_rating`, `time_controls`) reject games by their tags.
+    """
     number = 0
     for text in _texts(stream):
         if text is None:
@@ -54,7 +61,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
-        games = io.StringIO(text)  # Several games if blank lines separate tags from moves.
+        games = io.StringIO(text)  # python-chess reads several games from the text if two blank lines separate tags from moves.
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -70,9 +77,9 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield each game's text, so that damage cannot reach the next game; None above `MAX_LINE` bytes.
+    """Yield each game's text, or None for a game above `MAX_LINE` bytes.
 
-    A game ends at a blank line after its moves (as in python-chess) or before a tag that follows no tag.
+    A game ends at a blank line after its moves (as in python-chess), or before a tag if the line above is no tag.
     """
     lines: list[str] = []
     size, is_after_tag = 0, False
@@ -93,10 +100,10 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 
 
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and whether it begins inside a comment (in braces).
+    """Yield each line, and whether the line begins inside a comment (in braces).
 
-    A comment was not closed if, after a tag in it, comes `{`, the end of the file, or more than `MAX_LINE` bytes; it then ends before its
-    first tag.
+    An unclosed comment would swallow the games after it. A comment counts as unclosed if one of its lines is a tag, and `{`, the end of the
+    file or more than `MAX_LINE` bytes come before `}`. An unclosed comment ends before its first tag.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -128,9 +135,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines, split so that an Event tag begins a line and each tag before moves has its own line."""
+    """Yield lines. Lines are split so that an Event tag begins a line, and tags before moves have a line each."""
     for _, data in lines_of(stream):
-        # Latin-1 keeps one character per byte, so a line that is too long stays too long.
+        # Decoded as UTF-8, a line can have fewer characters than bytes. Latin-1 gives one per byte, so too long a line stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -186,7 +193,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Record and return the rejection, or return an earlier one."""
+        """Return the game's first rejection; record this one if it is the first."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
@@ -213,7 +220,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the name of a chess variant; "" for standard chess."""
+    """Return the name of the chess variant in a Variant tag, or "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -225,20 +232,20 @@ def _variant(tag: str) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players and date distinguish games with equal moves. Missing tags get the PGN standard's unknown values.
+    # Players, date, time and site distinguish games with equal moves. Missing tags count as the PGN standard's unknown values.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating of a tag, in [1, 4000], or None."""
+    """Return the rating in a tag, or None if the text is no number in [1, 4000]."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that rejects a game by its tags, or None. An unknown rating counts as too low."""
+    """Return the name of the first filter that rejects a game by its tags, or None. An unknown rating counts as too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
@@ -248,7 +255,10 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None if unknown (`*60`). `-` and a day or more (`1/86400`) are correspondence."""
+    """Return the class of a TimeControl tag, or None if the class is unknown, such as for `*60`.
+
+    `-` and durations of a day or more, such as `1/86400`, are correspondence.
+    """
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -262,6 +272,6 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return `YYYY.MM.DD`, with `??` for an unknown month or day, or None."""
+    """Return the date in a tag as `YYYY.MM.DD`, with `??` for an unknown month or day, or None if the text is no date."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

@@ -1,4 +1,7 @@
-"""Quotas: the number of boards per cell (split and game phase), and the choice of boards from games."""
+"""Quotas: the number of boards wanted of each cell, and the choice of boards from games.
+
+A cell is a split (train, validation, held-out) and a game phase. A unit is a parallel part of the dataset build with a quota of its own.
+"""
 
 import hashlib
 from collections import Counter
@@ -17,14 +20,14 @@ from grpo.dataset.table import Position, Split
 from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
-_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Copied by boards and game rows.
+_GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Boards and game rows copy these.
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless fewer are wanted: measurements on fewer are noise.
+LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings ask for fewer. Measurements on fewer boards are noise.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id: the same in every order, file and unit."""
+    """Return a game's split, by a hash of the id. So the split does not depend on the game's order, file or unit."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -34,7 +37,10 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return each split's fraction of games. Small splits get 1.5 times their share, so that they do not fill last."""
+    """Return each split's fraction of the games. Validation and held-out get 1.5 times their share of boards (at most 0.3).
+
+    So these small splits are not the last to be full.
+    """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
     return {Split.HELDOUT: heldout, Split.VALIDATION: validation, Split.TRAIN: 1 - heldout - validation}
@@ -47,12 +53,12 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    games: int = 0  # Usable games, and positions from lists.
-    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games; filters as `filtered: NAME`, variants as `variant: NAME`.
-    first_rejected: list[str] = field(default_factory=list)  # First rejected games, except filtered games and variants.
+    games: int = 0  # Usable games, and listed positions (lines of .epd and .fen files).
+    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games. Also `filtered: NAME` of a filter, `variant: NAME`.
+    first_rejected: list[str] = field(default_factory=list)  # The first rejections, except of filtered games and variants.
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
-    duplicates: int = 0  # Positions that are in the dataset already, or whose color mirror is.
-    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (used in evaluation), `engine failure`.
+    duplicates: int = 0  # Positions that repeat an earlier position or its color mirror.
+    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (`excluded` position), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
@@ -84,7 +90,7 @@ class Quota:
     """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """Start with empty cells of `wanted` boards; positions with `excluded` keys are never selected."""
+        """Begin with no boards. `wanted` is the number of boards of each cell. Positions whose key is `excluded` are never selected."""
         self.missing = dict(wanted)  # Cell -> boards still needed.
         self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`, if a position is selected.
         self.report = SourceReport()
@@ -104,6 +110,10 @@ class Quota:
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
+        """Select positions of a game for cells that need boards, and return them. Seed and game id select the random order.
+
+        A game gives at most `boards.max_per_game_and_phase` positions of a phase.
+        """
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -139,13 +149,13 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Remove a selected position and count the reason; the position is not selected again."""
+        """Remove a selected position and count the reason. The position is not selected again."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
     def _position(self, game: Game, ply: int, split: Split, phase: Phase) -> Position | None:
         board = game.boards[ply]
-        # A single legal move teaches nothing.
+        # A board with a single legal move teaches nothing.
         if len(list(islice(board.legal_moves, 2))) < 2:
             return None
         fen = fen_of(board)
@@ -169,7 +179,7 @@ class Quota:
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return a text: boards by phase and split, rejected games, and ways to get more boards."""
+    """Return a text of what is missing: boards by phase and split, rejected games, and ways to get more boards."""
 
     def counts(names: Iterable[Split | Phase]) -> str:
         sums = {name: [sum(count for cell, count in cells.items() if name in cell) for cells in (wanted, missing)] for name in names}
@@ -191,7 +201,7 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
 
 
 def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *, states_per_step: int) -> str:
-    """Return why a run cannot train on these boards, or ""."""
+    """Return the reason why a run cannot train on these boards, or ""."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
         cells = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
@@ -204,10 +214,13 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
-    """Return indices of exactly the wanted boards, number of duplicates, and missing boards per cell.
+    """Select the wanted boards from the positions of all units.
 
-    A hash of the keys selects, so the order of units does not matter. Of equal boards the held-out one stays, else the validation one:
-    training boards never displace evaluation boards. The limit per game and phase also holds across units.
+    Return the indices of the selected boards, the number of duplicates, and the number of missing boards of each cell.
+
+    - Boards with the lowest hashes of their keys are selected, so the order of units does not matter.
+    - Of equal boards, a held-out board is selected before a validation board, and a validation board before a training board.
+    - `max_per_game_and_phase` holds over all units.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

@@ -9,7 +9,7 @@ class Boards(Document):
     """Games that the boards are from."""
     splits: dict[str, int]
     natural_phases: dict[str, int]
-    """Phase -> positions read, before balancing."""
+    """Phase -> positions read, before the choice of boards by phase."""
     phases: dict[str, int]
     """Phase -> boards of the dataset."""
     sources: dict[str, int]
@@ -22,14 +22,14 @@ class JoinedBoards(Boards):
     """Report of the pipeline step `join_boards`."""
 
     games: int
-    """Usable games and positions from lists that were read."""
+    """Usable games, and listed positions (lines of .epd and .fen files)."""
     rejected: dict[str, int]
     """Reason -> games."""
     first_rejected: tuple[str, ...]
-    """File, place and reason of the first rejected games."""
+    """File, location and reason of the first rejected games."""
     duplicates: int
-    """Positions that were in the dataset already, or whose color mirror was."""
+    """Positions that repeat an earlier position or its color mirror."""
     left_out: dict[str, int]
     """Reason -> positions."""
     missing: dict[str, int]
-    """SPLIT/PHASE -> boards fewer than the settings ask for; only cells with too few boards."""
+    """SPLIT/PHASE -> number of missing boards: wanted by the settings minus boards of the dataset. Full cells are left out."""

@@ -1,4 +1,7 @@
-"""Files of games and positions: local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2, ZIP)."""
+"""Files of games and positions: finding, opening and hashing.
+
+Files are local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2), or members of a ZIP archive.
+"""
 
 import hashlib
 import io
@@ -21,7 +24,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Most bytes of a line (with its end) or of a game; limits memory.
+MAX_LINE: Final = 2**20  # Maximum bytes of a line (with its end) or of a game. Limits memory.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -43,14 +46,14 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""Kind of content -> pattern of its first bytes."""
+"""Kind of content -> pattern of its first bytes. The strings name content that no file may have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file; files sort by name."""
+    """A file or a member of an archive. Files sort by name."""
 
-    name: str  # Name in the dataset: without folder; `ARCHIVE.zip/MEMBER` in an archive.
+    name: str  # Name in the dataset: file name without folder, or `ARCHIVE.zip/MEMBER`.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
     member: str = ""  # Path inside a ZIP archive.
@@ -59,10 +62,10 @@ class SourceFile:
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is an https address, or a file, folder (read recursively) or glob, local, on S3 or on the hub. Folders and globs match files
-    that have a known suffix and are not hidden.
+    A pattern is an https address; or a file, folder or glob, which is local, on S3 or on the hub. Folders are read recursively. Folders and
+    globs match only files with a known suffix that are not hidden.
 
-    Raises SourceError, such as for a pattern that matches nothing or may contain a secret, or for two files of one name.
+    Raises SourceError if a pattern matches nothing or may contain a secret, if two files have one name, or if a file cannot be read.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -74,7 +77,10 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as decompressed bytes. Raises SourceError (also in the block) for unreadable, damaged or wrongly named files."""
+    """Open a file as decompressed bytes. Raises SourceError if the file is unreadable, damaged or wrongly named.
+
+    Reading errors inside the caller's block become SourceErrors too.
+    """
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
@@ -94,9 +100,9 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r); a longer line is cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r). A line above `MAX_LINE` bytes is cut to `MAX_LINE` + 1 bytes."""
     offset = 0
-    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # One character a byte.
+    with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character per byte.
         while line := text.readline(MAX_LINE + 1):
             start, offset, piece = offset, offset + len(line), line
             while piece and piece[-1] not in "\r\n":
@@ -106,14 +112,17 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash of a local file's bytes or a remote file's version, and of `member`. Raises SourceError."""
+    """Return a hex hash that changes with the file's content or `member`. Raises SourceError if the file cannot be read.
+
+    The hash is of a local file's bytes, or of a remote file's version tag and size (of the content, if there is no tag).
+    """
     with _plain_errors(file.uri):
         digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
     return sha256_text(f"{digest}/{file.member}") if file.member else digest
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hex hash of the files' contents, independent of order and names."""
+    """Return a hex hash of the files' contents. Order and names of the files do not matter."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
@@ -122,7 +131,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # A secret, or an address of a kind that fsspec does not know.
+    except ValueError as error:  # A secret, or an address with a scheme that fsspec does not know.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
@@ -133,13 +142,13 @@ def _addresses(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str) -> tuple[bool, list[str]]:
-    """Return whether a pattern names one file, and the files that it matches."""
+    """Return whether the pattern names one file, and the addresses of all files that the pattern matches."""
     if pattern.startswith(("http://", "https://")):
         return True, [pattern]
     filesystem, path = _filesystem(pattern)
     try:
-        # `info` comes first, because `find` and `glob` skip unreadable files.
-        is_named = filesystem.info(path)["type"] != "directory"  # Also true for a pipe.
+        # `info` comes first, because `info` raises for an unreadable file; `find` and `glob` skip the file.
+        is_named = filesystem.info(path)["type"] != "directory"  # Also true for a pipe; `_files_of` refuses pipes.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
         is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
@@ -163,7 +172,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return the kind by suffix, `.zip` for an archive; None if unknown."""
+    """Return a file's kind by its suffix: `.zip` for an archive, None if unknown."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP
@@ -173,7 +182,7 @@ def _kind(uri: str) -> FileKind | str | None:
 
 
 def _files_of(uri: str) -> Iterator[SourceFile]:
-    """Yield the file, or an archive's members with a known suffix."""
+    """Yield the file itself, or the members of an archive that have a known suffix."""
     kind, name = _kind(uri), PurePosixPath(uri).name
     if "://" not in uri and not Path(uri).is_file():
         raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write its output to a file, and give the file")
@@ -199,7 +208,7 @@ def _open_raw(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of a remote file's version tag, or of its content without a tag."""
+    """Return a hash of a remote file's version tag and size, or, if there is no tag, of the content."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -241,7 +250,7 @@ def _plain_errors(where: str) -> Iterator[None]:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of reading errors; fsspec lets those of web and hub libraries through."""
+    """Return the classes of reading errors. They include errors of the web and hub libraries, which fsspec does not translate."""
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

@@ -1,6 +1,7 @@
-"""Tables of boards and games, and the arrays that training reads.
+"""Tables of the dataset's boards and games, and the arrays that training reads.
 
-A board's list columns have an entry per legal move, in ascending order of action id.
+A board's list columns have an entry per legal move, in ascending order of action id (`grpo.board.actions`). A value table has the reward of
+every legal move of a board (`grpo.engine.move_values`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +34,11 @@ class Position:
     key: str  # `encoding.position_key`, which ignores colors and clocks.
     phase: Phase
     split: Split
-    label: str  # UCI move to imitate: the move played, or "" for the value table's best move.
+    label: str  # UCI move to imitate: the move played, or "" if the best move of the value table is to be the label.
     game_id: str
     ply: int  # Half-moves since the game's first position.
     source: str
-    offset: int  # As in `games.Game`.
+    offset: int  # As in `games.Game`: number of the game, or byte offset of the line.
     white_rating: int | None = None
     black_rating: int | None = None
     date: str | None = None  # `YYYY.MM.DD`, as in `games.Game`.
@@ -65,9 +66,9 @@ BOARD_SCHEMA: Final = pa.schema(
 """Columns of the boards.
 
 - `label_from`: `game` (the move played) or `engine` (the value table's best move)
-- `centipawns`, `mate_in`: scores behind `values`; null for a score of the other kind
-- `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only
-- `engine`, `limit`: engine and search limit behind `values`
+- `centipawns`, `mate_in`: the engine's score of each move, from which `values` are computed; one of the two is null
+- `strong_values`: values of a deeper search (`evaluation.heldout_depth`); null except on held-out boards
+- `engine`, `limit`: engine and search limit that gave `values`
 """
 
 GAME_SCHEMA: Final = pa.schema(
@@ -82,18 +83,18 @@ GAME_SCHEMA: Final = pa.schema(
         *_required(pa.list_(pa.int32()), "label_plies"),
     ]
 )
-"""Columns of the games; a position from a list is a game with 0 plies.
+"""Columns of the games. A listed position (a line of an .epd or .fen file) is a game with 0 plies.
 
 - `moves`: all moves in UCI
 - `keys`: `encoding.position_key` before each move
-- `label_plies`: ascending plies whose move may be imitated: not random, position not excluded
+- `label_plies`: plies whose move may be imitated, ascending; random moves and excluded positions are left out
 """
 
 
 def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
-        # The best move is the label; ties go to the lowest action id.
+        # The best move is the label. `argmax` takes the first of equal moves, with the lowest action id.
         facts["label"] = table.moves[int(table.values.argmax())]
     return facts | {
         "label_from": "game" if position.label else "engine",
@@ -117,12 +118,12 @@ def phase_counts(phases: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """Positions with the move to imitate: N positions, A legal moves of a position, padded."""
+    """Positions with the move to imitate: N positions, padded to A legal moves each."""
 
     encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
     action_ids: NDArray[np.int64]  # [N, A], legal moves, ascending; 0 on padding.
     is_legal: NDArray[np.bool_]  # [N, A], False on padding.
-    played: NDArray[np.int64]  # [N], column of the move to imitate.
+    played: NDArray[np.int64]  # [N], column (0 to A - 1) of the move to imitate.
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -130,12 +131,12 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover: the reward, or `strong_values`; 0 on padding.
+    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover: the table's `values` or `strong_values`; 0 on padding.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return the boards of a split, with the reward's values or, if `strong`, `strong_values` (held-out boards only)."""
+    """Return the boards of a split with their `values`, the reward. With `strong`, return `strong_values`, of the held-out split only."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
@@ -159,7 +160,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return action ids (0 on padding) and mask (False on padding), [N, A] each."""
+    """Pad N lists of action ids. Return the ids (0 on padding) and a mask (False on padding), [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

@@ -1,7 +1,8 @@
-"""Units: parallel parts of a dataset build; each fills its own quota from engine games or files.
+"""Units: parallel parts of a dataset build. Each unit fills its own quota with positions from engine games or files.
 
-Units play different engine games. A game of a file goes to unit (number of the game + index of the file) % number of units. So units run
-anywhere, in any order, with the same result. `cut_to_quota` removes boards that units share. A quota's cell is a split and phase.
+A quota is the number of boards wanted of each cell; a cell is a split and a game phase. Units play different engine games. A game of a file
+goes to unit (number of the game + index of the file) % number of units. So units run anywhere, in any order, with the same result. Units
+can find the same board; `cut_to_quota` later removes the copies.
 """
 
 import math
@@ -20,15 +21,16 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# A unit collects 1.06 x part + 2 x sqrt(part) boards: units share opening positions, and small parts vary at random.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell; part is the cell's number of boards / number of units. The surplus replaces
+# boards that several units find, such as openings. The square root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
-_MAX_OPEN: Final = 24  # Files open at once; each needs some MiB, and a connection if remote.
+_MAX_OPEN: Final = 24  # Files open at once. Each needs some MiB of memory, and a connection if it is remote.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the boards per cell that each unit collects: its part and, if there are several, a surplus."""
+    """Return the number of boards per cell that each unit collects. With several units, the number is the unit's part and a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -37,9 +39,10 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
-    """Yield lists of positions, each from several games, until the quota is full or the games end.
+    """Yield lists of positions until the quota is full or the games end. A list has positions of several games.
 
-    Call `quota.discard` for unusable positions before the next list. `players` play engine games, without MultiPV.
+    The caller calls `quota.discard` for unusable positions before it takes the next list. `players` play the engine games; they must have
+    no MultiPV (one move per search).
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
@@ -82,7 +85,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file; `index` keeps unit 0 from getting all files with a single game."""
+    """Yield the unit's part of a file. Without `index`, unit 0 would get all files that have a single game."""
 
     def is_mine(number: int) -> bool:
         return (number + index) % config.num_units == unit
@@ -95,7 +98,7 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
-    """Yield one entry of each file in turn; at most `_MAX_OPEN` files are open."""
+    """Yield one entry of each file in turn. At most `_MAX_OPEN` files are open; the next file replaces a file that ends."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
         file = turns.popleft()

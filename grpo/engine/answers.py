@@ -1,4 +1,7 @@
-"""Parser of UCI engine output: best move, and scores of the last complete MultiPV iteration."""
+"""Parser of UCI engine output: the best move, and the scores of moves.
+
+An engine searches to depth 1, 2 and so on; each depth is an iteration. With MultiPV an iteration scores several moves, by rank from 1.
+"""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +12,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, optional rank, score and first move, in any order. A bound is no score; no number has ten digits.
+# Depth, optional rank, score and first move (after `pv`), in any order. A bound is not a score. No number has more than nine digits.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -33,8 +36,8 @@ class Score(NamedTuple):
 class EngineAnswer:
     best_move: str  # UCI.
     scores: Mapping[str, Score]  # UCI move -> score, of the last complete iteration.
-    depth: int = field(default=0, compare=False)  # Depth that the engine reports.
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts.
+    depth: int = field(default=0, compare=False)  # Depth of the scores, in plies.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
 
 
 def parse_best_move(data: bytes) -> str:
@@ -46,16 +49,17 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Parse all output since `go`. Raises EngineError without a best move or a complete iteration.
+    """Return best move, and scores and depth of the last complete iteration. `data` is all output since `go`.
 
-    A complete iteration has a score for `num_lines` moves (default: the highest `multipv` rank).
+    A complete iteration has a score for `num_lines` moves (default: the highest `multipv` rank). Raises EngineError without a best move or
+    a complete iteration.
     """
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
-    # Backwards, because a move's last score counts and the last complete iteration suffices.
+    # Lines are read backwards: a move's last score counts, and reading can end at the last complete iteration.
     for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
         depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})

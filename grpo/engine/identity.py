@@ -1,4 +1,4 @@
-"""Identity of a UCI engine, which keeps results of different engines apart."""
+"""Identity of a UCI engine: name and hash. The identity keeps results of different engines apart."""
 
 import shutil
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start an engine and return its identity. Raises EngineMissingError."""
+    """Start an engine and return its identity. Raises EngineMissingError if the path has no usable engine."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:
@@ -36,7 +36,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return an engine's full path. Raises EngineMissingError."""
+    """Return the full path of an engine; `path` may be a program's name. Raises EngineMissingError."""
     full_path = shutil.which(path)
     if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")

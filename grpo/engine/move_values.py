@@ -1,10 +1,11 @@
-"""The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine.
+"""The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine (which score many moves at once).
 
-A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Values do not depend on the policy, so they
-are computed once.
+A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Depths are in plies. Values do not depend on the
+policy, so they are computed once. A position's value table has the values of all its legal moves.
 
-A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`. Mate in n has
-the value 1 - band * (1 - 1/n); being mated in n has 1 minus this value.
+- A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`.
+- Mate in n moves has the value 1 - band * (1 - 1/n).
+- Being mated in n moves has 1 minus the value of mate in n.
 """
 
 import math
@@ -25,14 +26,14 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Per centipawn. The curve is flatter than win probability, so values still differ in won and lost positions: a policy rewarded by win
+"""Per centipawn. The curve is flatter than win probability, so values differ in won and lost positions too. A policy rewarded by the win
 probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
 NUM_DEEP: Final = 8
-"""Moves searched deeply. Judged by a deeper search, the best of eight moves at depth 5 loses as little as the best of all moves, in 0.43 of
-the time (docs/results.md)."""
+"""Moves that the second search goes deeper on. Searching eight moves to depth 5 takes 0.43 of the time of searching all. The best move that
+is found is as good, judged by a still deeper search (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
@@ -61,11 +62,11 @@ def value_of(score: Score) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """Reward table of a position: all legal moves, in ascending order of action id."""
+    """Value table of a position: all legal moves, in ascending order of action id."""
 
     moves: tuple[str, ...]  # UCI.
     values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
-    scores: tuple[Score, ...]  # Scores behind the values: the engine's, or 0 for moves that draw at once.
+    scores: tuple[Score, ...]  # They give the values: 0 for moves that draw or repeat a position, otherwise the engine's score (`_capped`).
 
 
 def engine_options() -> dict[str, str | int]:
@@ -73,7 +74,7 @@ def engine_options() -> dict[str, str | int]:
 
 
 def try_engine(path: str, *, depth: int) -> None:
-    """Compute the values of two demanding positions. Raises EngineMissingError on failure."""
+    """Compute the values of two demanding positions. Raises EngineMissingError if the engine cannot."""
     with EnginePool(path, num_processes=1, options=engine_options()) as pool:
         for table in value_tables([chess.Board(fen) for fen in _TRIED], pool, depth=depth):
             if isinstance(table, EngineError):
@@ -83,14 +84,14 @@ def try_engine(path: str, *, depth: int) -> None:
 def value_tables(
     boards: Sequence[chess.Board], pool: EnginePool, *, depth: int, num_deep: int = NUM_DEEP
 ) -> Iterator[ValueTable | EngineError]:
-    """Yield each board's reward table in order, or the EngineError if its search failed. `pool` needs `engine_options()`.
+    """Yield each board's value table in order, or an EngineError if its search failed.
 
-    - The `num_deep` best moves at depth 1 are searched to `depth`; other moves get lower scores, in the order of depth 1.
-    - The engine gets the mover's view, because it scores a position and its color mirror differently.
-    - The engine's hash is cleared, so tables do not depend on one another.
-    - Moves that draw at once or repeat a position of the move stack have the value of a draw.
+    - The `num_deep` best moves at depth 1 are searched to `depth`. The other moves get lower scores, in the order of depth 1.
+    - The engine gets each position as White's, mirrored if Black is to move, because it scores a position and its mirror differently.
+    - The engine's hash is cleared before each board, so tables do not depend on one another.
+    - Moves that draw at once or repeat a position of the board's move stack have the value of a draw.
 
-    Each board needs a legal move.
+    `pool` must have `engine_options()`. Each board needs a legal move.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
@@ -107,13 +108,13 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return a position's search: of two parts if there are more than `num_deep` moves. The first part fills `shallow`."""
+    """Return a position's search. With more than `num_deep` moves, a first search to depth 1 fills `shallow` and selects the best moves."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 
     def deeper(answer: EngineAnswer) -> Query:
         shallow.update(answer.scores)
-        # A stable sort: ties go to the lowest action id, not to the engine's order.
+        # `sorted` is stable and `moves` are ordered by action id, so of equal moves the lowest action id comes first.
         best = sorted(moves, key=lambda move: value_of(shallow[move]), reverse=True)[:num_deep]
         return Query(fen=fen, limit=f"depth {depth} searchmoves {' '.join(best)}", moves=frozenset(best))
 
@@ -123,8 +124,8 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
 
-    Depth 1 misses the reply, so no other move may score above a deep one. Only "mated in n - 1" to "mated in 1" are below "mated in n":
-    some moves may become equal.
+    Depth 1 misses the reply, so no move without a deep score may score above a move with one. A shallow score that is too high becomes the
+    next lower score. Below "mated in n" are only n - 1 scores. If they run out, the remaining moves all get "mated in 1".
     """
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
@@ -136,7 +137,7 @@ def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str
 
 
 def _next_below(score: Score) -> Score:
-    """Return the next lower score; the lowest is mated in 1."""
+    """Return the next lower score; below "mated in 1" is none, so it stays."""
     if not score.is_mate:
         return Score(score.value - 1)
     return Score(score.value + 1 if score.value > 0 else min(-1, score.value + 1), is_mate=True)

@@ -1,7 +1,7 @@
-"""Pool of UCI engine processes: concurrent searches, each retried on a fresh process if it fails.
+"""Pool of UCI engine processes: concurrent searches, each retried on a new process if it fails.
 
-One thread reads raw pipes. python-chess's wrapper waits forever for a silent engine under a limit of nodes or depth, and reaches a third of
-the speed (measured at commit 60232895 by benchmarks/engine.py).
+A query is one position to search. One thread reads raw pipes, without python-chess's wrapper. The wrapper waits forever for a silent engine
+under a limit of nodes or depth. Its speed is a third (measured at commit 60232895 by benchmarks/engine.py).
 """
 
 import os
@@ -20,18 +20,18 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # MultiPV for all legal moves of any position (at most 218).
+MAX_LINES: Final = 256  # MultiPV (number of moves that get a score) for any position: no position has more than 218 legal moves.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games; another size would make another opponent than the rated one. The hash is cleared before each move, so
-equal positions get equal answers."""
+"""`Hash` of engines that play games. With another size, the opponent would not be the one that was rated. The hash is cleared before each
+move, so equal positions get equal answers."""
 
-NUM_ATTEMPTS: Final = 3  # Attempts at a search, each on a fresh process.
+NUM_ATTEMPTS: Final = 3  # Attempts at a search, each after a failure on a new process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
 _MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries, the engine is at fault, not the positions.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Largest fraction of failed queries. An engine that fails on one kind of position (such as castling, one in ten) would bias the dataset; a
-sound engine answers within two attempts."""
-_MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
+"""Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position, such as castling (one of ten
+positions), would bias the dataset. A sound engine answers within two attempts."""
+_MIN_FAILED: Final = 10  # Fewer failed queries may be chance, so the fraction does not count.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so answers do not depend on earlier searches.
 
 
@@ -42,13 +42,13 @@ class Query:
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known: parsing the FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Takes the first answer and returns a second search, whose answer alone counts; the hash is kept."""
+    """Takes the first answer and returns a second search of the same position. Only the second answer counts. The hash is kept."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
     """Raise EngineError for an illegal move, a missing score, or too low a depth."""
     word, _, number = query.limit.partition(" ")
-    # Some engines stop early at a mate or with a single move, because depth would not change the answer.
+    # Some engines stop below the depth at a mate or a single legal move, because a deeper search would not change the answer.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
@@ -67,7 +67,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if a move is Chess960's castling (king takes rook), with its text in UCI; else ""."""
+    """Return a note if one of the moves is castling in Chess960's form (king takes rook), or ""."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -83,12 +83,15 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    One thread must use and outlive a pool: Linux kills an engine when the thread that started it ends. In a forked process the pool starts
-    one new engine.
+    Only one thread may use a pool, and it must outlive the pool, because Linux kills an engine when the thread that started it ends. In a
+    forked process the pool starts one new engine.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine. Up to `num_processes` start on demand, with one thread each: more threads are not reproducible."""
+        """Find the engine. Up to `num_processes` processes start on demand.
+
+        Each process has one thread, because more threads are not reproducible. `options` are UCI options.
+        """
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
         self._num_processes = num_processes
@@ -109,10 +112,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return list(self.answers(queries, gives_up=gives_up))
 
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
-        """Yield an answer for each query, in order, or an EngineError if one of its searches failed `NUM_ATTEMPTS` times.
+        """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        Engines search while the caller works. With `gives_up`, raises EngineError if the engine is at fault: five queries in a row, or at
-        least 1 % of all calls' queries, failed.
+        Engines search while the caller works. With `gives_up`, raises EngineError if five queries in a row failed, or at least ten and 1 %
+        of the queries of all calls.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -157,10 +160,13 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                 self._end(process)  # Its answer will not be read.
 
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
-        """Return the engine's move in a game, in UCI, or "" if it has none. The caller checks that the move is legal.
+        """Return the engine's move in a game, in UCI, or "" if the engine has none. The caller checks that the move is legal.
 
-        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `limit` are arguments of `go`. `is_fresh` clears the hash.
-        Raises EngineError without a retry: a new process has no hash of the game, so the caller must replay the game.
+        - `moves` (UCI, separated by blanks) lead from `start_fen` to the position.
+        - `limit` has the arguments of `go`, such as `nodes 50`.
+        - `is_fresh` clears the hash.
+
+        Raises EngineError without a retry: a new process lacks the hash of the earlier moves, so the caller must replay the game.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
@@ -172,21 +178,21 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return a count of failed searches if the engine is at fault, or ""."""
+        """Return a text that counts the failed searches if the engine is at fault, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call runs. In a fork, first leave the engines to the parent."""
+        """Assert that no other call runs. A forked process first leaves the engines to its parent and starts with none."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Send a search to an idle process. Raises EngineError if none starts, EngineMissingError if MultiPV is too small."""
+        """Send a search to an idle process. Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
@@ -198,7 +204,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
-        """Return an idle process or a new one. A process that died while idle costs no attempt."""
+        """Return an idle process or a new one. A process that died while idle is replaced; this counts as no failure."""
         for process in [process for process in self._processes if process not in self._running]:
             if process.is_alive():
                 return process
@@ -207,7 +213,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output; yield ended searches with their limits; kill failed processes."""
+        """Wait for output; yield job, limit and outcome of each search that ended; kill processes whose search failed."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts; it ends with its owner, even if the owner is killed."""
+"""One UCI engine process over pipes, with timeouts. The engine ends when this process ends, even if this process is killed."""
 
 import contextlib
 import os
@@ -19,9 +19,9 @@ START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; a healthy engine answers in milliseconds.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; a deep search may be silent for minutes.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
-_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more on the busiest machine; a hung engine uses none.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more even on a busy machine; a hung engine uses none.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # Last output in a message: lines, characters per line.
+_MAX_WORDS: Final = (6, 200)  # Maximum lines of an engine's last output in a message, and maximum characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
 _SECONDS_TO_EXIT: Final = 0.5  # Longest wait for an exit status after the output has ended.
@@ -32,7 +32,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     """A running engine after the UCI handshake."""
 
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine and set the options that it declares. Raises EngineError without a handshake in time."""
+        """Start the engine, and set those of the `options` that the engine declares. Raises EngineError without a handshake in time."""
         self.name = ""
         self.declared: dict[str, str] = {}  # Option -> declaration, such as `spin default 1 min 1 max 500`.
         self._silent_seconds = start_seconds
@@ -40,8 +40,8 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # If this process is killed, setpriv (util-linux; PR_SET_PDEATHSIG) ends even a hung engine. Without setpriv (not Linux), an engine
-        # ends at the end of its input.
+        # setpriv (util-linux, Linux only) kills even a hung engine when this process ends. Without setpriv, only an engine that still reads
+        # ends, at the end of its input.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
             # A temporary file, because a full pipe that is not read would block the engine.
@@ -83,7 +83,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output into the buffer; block until there is some."""
+        """Read output into the buffer; block until the engine writes. Raises EngineError if the engine died, hangs or writes too much."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise self._death()
@@ -115,13 +115,13 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def seconds_left(self) -> float:
-        """Return after how many seconds of further silence `raise_if_hung` must be called."""
-        # CPU time is read after half of the timeout, and again at its end.
+        """Return the seconds of further silence after which the caller must call `raise_if_hung`."""
+        # CPU time is read after half of the timeout, and again at the end of the timeout.
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
-        """Raise EngineError after too long a silence without use of CPU, or too long a search."""
+        """Raise EngineError if the engine was silent without use of CPU for the timeout, or if the search exceeds `BUSY_SECONDS`."""
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (boards.depth, evaluation.heldout_depth)")
@@ -136,7 +136,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             self._last_seen, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
     def _death(self) -> EngineError:
-        """Return the error of an engine whose pipes are closed, with its signal and last output."""
+        """Return the error of an engine that closed its pipes. The message has the signal that killed the engine, and its last output."""
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -146,7 +146,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return EngineError(f"the engine has died{how}{self._last_words()}")
 
     def _last_words(self) -> str:
-        """Return the engine's last lines outside of the protocol, as the end of a message."""
+        """Return the engine's last lines that are not UCI, as the end of a message, or ""."""
         while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
             self._buffer += chunk
         self._stderr.seek(0)
@@ -158,7 +158,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return f"; it wrote: {quoted}" if quoted else ""
 
     def is_alive(self) -> bool:
-        # Not `poll`: an unreaped process keeps its id, which `kill` needs.
+        # WNOWAIT leaves the ended process as it is, so no other process gets its id before `kill` uses the id. `Popen.poll` would free it.
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._popen.returncode is None and os.waitid(os.P_PID, self._popen.pid, ended) is None
 
@@ -168,7 +168,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # Not `communicate`: an engine's helper in another process group may hold the pipes open.
+        # `communicate` could wait forever: an engine's helper in another process group may hold the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()

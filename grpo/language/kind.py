@@ -1,4 +1,4 @@
-"""Language models' versions of the three functions that every kind of policy has (`grpo.settings.kinds`)."""
+"""The three functions that every kind of policy has (`grpo.settings.kinds`), for language models."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,10 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return the initial model's source as a text, without asking the hub. Raises LanguageModelError for a folder without a model."""
+    """Return a text that names the source of the initial model. The hub is not asked.
+
+    Raises LanguageModelError if `language.model` is a folder without a model.
+    """
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:
@@ -27,9 +30,10 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:
-    """Return {"model": hash of a folder's files, or commit on the hub}; empty for `small`, which the settings describe.
+    """Return {"model": hash}: a hash of the folder's files, or the model's commit on the hub.
 
-    Raises LanguageModelError if neither the hub nor the local cache has the model.
+    The dict is empty for `small`, because the settings determine this model. Raises LanguageModelError if neither the hub nor the local
+    cache has the model.
     """
     model = settings.language.model
     if model == SMALL:
@@ -39,9 +43,9 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function of a board. It returns a list with the model's move (UCI), and an empty list instead of probabilities.
+    """Return a function of a board. The function returns a list with the model's move (UCI) and an empty list instead of probabilities.
 
-    The first answer is greedy. The first list is empty if no answer names a legal move.
+    The model's first answer is greedy; retries are sampled with a fixed seed. The list of moves is empty if no answer names a legal move.
     """
     from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Transformers takes seconds to import.
     from grpo.language.model.policy import LanguagePolicy

@@ -1,1 +1,1 @@
-"""Answer generation: sampling, retries, the player, the UCI search."""
+"""Generation of answers: sampling, retries, the player of matches, the search of the UCI engine."""

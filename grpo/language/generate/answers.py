@@ -1,7 +1,7 @@
 """Generation of answers: greedy, or sampled from the distribution over the whole vocabulary.
 
-The model reads equal prompts once; their answers start from copies of one key-value cache. Each answer has its own random stream, so other
-prompts of a batch change an answer only by rounding.
+The model reads equal prompts of a batch once; their answers start from copies of one key-value cache. A random stream is a generator of its
+own for one answer. So other prompts of a batch change an answer only by rounding.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ class TooLongError(PlainError, ValueError):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
     text: str  # Without the end token.
-    is_truncated: bool  # Cut at `language.max_answer_tokens`, before its end token.
+    is_truncated: bool  # Whether the answer was cut at `language.max_answer_tokens`, before its end token.
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]  # With the end token, unless truncated.
-    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature (greedy: at 1).
+    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature; greedy: at 1.
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
@@ -36,15 +36,15 @@ def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[Gener
 def sampled_answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
-    """Return one answer per prompt, sampled at a temperature above 0, or the greedy answer if `streams` is None.
+    """Return one answer per prompt: sampled at a temperature above 0, or greedy if `streams` is None.
 
-    A prompt's stream advances by one number per token. Raises NonFiniteError if a logit is NaN or infinite, and the error of
-    `refuse_too_long`.
+    `streams` has one generator per prompt, which gives one number per token. Raises NonFiniteError if a logit is NaN or infinite,
+    TooLongError if a prompt and its answer may exceed the model's context.
     """
     ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
-    # Sorting puts prompts of similar length into one batch, which saves padding, and equal prompts too.
+    # Sorting puts prompts of similar length into one batch, which saves padding. Equal prompts are side by side, so they are read once.
     order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -57,7 +57,7 @@ def sampled_answers(
 def _written(
     policy: LanguagePolicy, prompts: Sequence[tuple[int, ...]], streams: Sequence[np.random.Generator] | None, temperature: float
 ) -> list[GeneratedAnswer]:
-    """Return the answers to a batch of prompts (token ids)."""
+    """Return the answers to one batch of prompts (token ids)."""
     distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, distinct))
     padded = torch.tensor([[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct], device=policy.device)

@@ -1,1 +1,1 @@
-"""Learning: imitation, a check that answers can be parsed, GRPO, measurements on held-out boards."""
+"""Training of a language model: imitation, a check that its answers can be parsed, GRPO, measurements on held-out boards."""

@@ -15,16 +15,16 @@ IGNORED: Final = -100  # Padding in `targets`; torch's cross-entropy ignores thi
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """R prompts, padded on the left, with their answers, padded on the right. All answers begin in the same column, as in generation.
+    """R prompts, padded on the left, and their answers, padded on the right. So all answers begin in the same column, as in generation.
 
-    Answers include the end token if the caller appends it.
+    Answers have an end token only if the caller appends it.
 
     Legend: R rows, C columns of `input_ids`, T tokens of the longest answer, K tokens of all answers, V size of the vocabulary.
     """
 
-    input_ids: Tensor  # [R, C], prompts and answers without the last column, from which nothing is predicted.
+    input_ids: Tensor  # [R, C], prompts and answers. The last column is left out, because nothing is predicted from it.
     attention_mask: Tensor  # [R, C], 1 for tokens, 0 for padding.
-    targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`; column C - T + t of `input_ids` predicts `targets[:, t]`.
+    targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`. Column C - T + t of `input_ids` predicts `targets[:, t]`.
 
     @classmethod
     def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
@@ -55,14 +55,14 @@ class AnswerBatch:
 
     @property
     def is_token(self) -> Tensor:
-        """[R, T], False on padding."""
+        """[R, T] bool, True for an answer's token, False on padding."""
         return self.targets != IGNORED
 
     @property
     def tokens(self) -> Tensor:
-        """[K] all answers' tokens, row after row."""
+        """[K], the tokens of all answers, row after row."""
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
-        """Return the logits that predict `tokens`, [K, V] float32."""
+        """Return the logits that predict `tokens`: [K, V] float32, in the order of `tokens`."""
         return policy.logits(self.input_ids, self.attention_mask, num_last=self.targets.shape[1])[self.is_token]

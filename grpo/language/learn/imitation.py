@@ -19,7 +19,7 @@ from grpo.settings.tree import PretrainConfig
 from grpo.train.fitting import fit
 
 _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
-_BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly: gradients of transformers change size fast.
+_BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly, because gradients of transformers change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
 _NUM_VALIDATION: Final = 256  # Examples.
@@ -29,13 +29,15 @@ _VALIDATION_BATCH: Final = 64  # Examples.
 def imitate(
     policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
-    """Yield a record at each validation measurement; the policy ends with the weights of the lowest validation loss.
+    """Yield a record of metrics at each validation measurement.
+
+    After the last record, the policy has the weights of the lowest validation loss.
 
     Raises NonFiniteError if a loss is not finite, TooLongError if an example exceeds the model's context.
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
-    # "cloning" seeds the random numbers; another name would train another model.
+    # The name "cloning" seeds the random numbers. With another name, another model would result.
     validation_examples = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
 
     def clip(*_: object) -> None:
@@ -61,7 +63,7 @@ def imitate(
 
 @torch.no_grad()
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
-    """Return metrics: the mean cross-entropy in nats per token, over all examples and by text task."""
+    """Return metrics: the mean cross-entropy per token, in nats, of all examples and of each text task's examples."""
     totals: dict[TextTask, tuple[float, int]] = {}
     for start in range(0, len(examples), _VALIDATION_BATCH):
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
@@ -73,7 +75,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return summed loss and number of tokens of each task. Each task has its own batch, because the tasks' lengths differ."""
+    """Return sum of the loss and number of tokens, by text task. Each task has its own batch, because the lengths of answers differ."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
@@ -85,6 +87,9 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return the learning rate's factor at a step, counted from 1: linear warm-up times linear decay to 0 after the last step."""
+    """Return the factor of the learning rate at a step; steps count from 1.
+
+    The factor is a linear warm-up times a linear decay, which would reach 0 one step after the last.
+    """
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

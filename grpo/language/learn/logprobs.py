@@ -15,14 +15,17 @@ from torch import Tensor
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 
-# Precision -> largest allowed gap, in nats, between a token's log-probabilities in generation and in scoring. Rounding alone makes gaps of
-# 1e-6 in float32 and 1e-2 in bfloat16.
+# Precision -> largest allowed difference, in nats, between a token's log-probabilities in generation and in scoring. Rounding alone makes
+# differences of 1e-6 in float32 and 1e-2 in bfloat16.
 MAX_GAP: Final = {torch.float32: 1e-4, torch.bfloat16: 0.1}
 _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32). Limits memory; does not change the result.
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split `rows` (indices of answers) into pieces of at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits."""
+    """Split `rows` (indices of answers) into pieces for one forward pass.
+
+    A piece has at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits, but at least one row.
+    """
     vocabulary: int = policy.network.config.get_text_config().vocab_size
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
@@ -30,16 +33,17 @@ def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class ExactMeasures:
-    """Measures of each token of B answers; 0 on padding."""
+    """Measures of each token of B answers. All are 0 on padding."""
 
     entropy: Tensor  # [B, T] nats, at temperature 1: -sum p ln p over the vocabulary.
     kl: Tensor  # [B, T] nats, at the sampling temperature: KL(policy || reference) = sum p (ln p - ln q).
     log_probs: Tensor  # [B, T] nats, at the sampling temperature.
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
-        """Return entropy and KL summed over each answer's tokens, [B] each; each token's KL is exact, so no sum is negative.
+        """Return entropy and KL, each summed over an answer's tokens, [B]. Each token's KL is exact, so no sum is negative.
 
-        By the chain rule, the mean over sampled answers estimates entropy and KL of the distribution over complete answers.
+        By the chain rule, the mean KL of sampled answers estimates the KL of the distribution over complete answers. At sampling
+        temperature 1, the same holds for the entropy.
         """
         return self.entropy.sum(1), self.kl.sum(1)
 

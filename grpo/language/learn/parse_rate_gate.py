@@ -1,6 +1,7 @@
-"""Check before GRPO: `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
+"""Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
 
-An answer is readable if every field can be parsed and the answer is not truncated.
+An answer is truncated if it reaches `language.max_answer_tokens` without an end token. Here an answer is readable if every field can be
+parsed and the answer is not truncated. The parse rate is the fraction of readable answers.
 """
 
 from collections.abc import Mapping
@@ -26,10 +27,10 @@ class UnreadableError(PlainError, RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParseRate:
-    """Fraction of readable answers to prompts of one text task, sampled at temperature 1."""
+    """Parse rate of one text task, from answers that are sampled at temperature 1."""
 
     rate: float
-    low: float  # Wilson's 95 % interval.
+    low: float  # Wilson's 95 % interval: `low` to `high`.
     high: float
     num: int  # Number of answers.
     legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
@@ -41,7 +42,7 @@ class ParseRate:
 
 
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
-    """Return each trained text task's parse rate on random boards. Raises NonFiniteError if a weight is NaN or infinite."""
+    """Return the parse rate of each text task of the training, on random boards. Raises NonFiniteError if a weight is NaN or infinite."""
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]
@@ -62,7 +63,7 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` counts steps of imitation."""
+    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` is the number of imitation's steps."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return

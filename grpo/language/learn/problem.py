@@ -1,6 +1,7 @@
 """GRPO of a language model: the `Problem` that `grpo.train.trainer.Trainer` solves.
 
-The trainer's terms mean here: an initial state is a prompt, a row is an answer, a state of the loss is a token, a move is the token's id.
+The trainer's terms have these meanings here: an initial state is a prompt, a row is an answer, a state of the loss is a token, and a move
+is the id of the token. A rollout is a group of answers to each prompt. A piece is a part of a rollout that fits into one forward pass.
 
 Legend: K tokens of a piece's answers, V size of the vocabulary.
 """
@@ -32,7 +33,7 @@ class LanguageProblem:
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Freeze `reference`, the policy of the KL terms; the caller must not change it. Warm-ups begin at `first_step`."""
+        """Freeze `reference`, the policy that the KL terms compare with. The caller must not change it. Warm-ups begin at `first_step`."""
         precision = PRECISIONS[settings.grpo.precision]
         self.reference = reference.at_precision(precision)
         self.reference.network.requires_grad_(requires_grad=False)
@@ -48,7 +49,8 @@ class LanguageProblem:
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
         """Sample and grade a group of answers to each prompt.
 
-        Raises NonFiniteError for a weight or reward that is NaN or infinite, InvariantError for a gap above `MAX_GAP` (`logprobs`).
+        `knobs` has the sampling temperature of this step. Raises NonFiniteError if a weight or reward is NaN or infinite. Raises
+        InvariantError if a token's log-probabilities in generation and in scoring differ by more than `logprobs.MAX_GAP`.
         """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
@@ -72,7 +74,7 @@ class LanguageProblem:
         return metrics | {"language/normalized_entropy": metrics["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
-        """Yield the answers `rows` (indices) in pieces of one forward pass. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
+        """Yield the answers with the indices `rows` in pieces. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
         for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
@@ -97,7 +99,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return the mean entropy of an answer, and the largest possible entropy of a token, ln(V), in nats."""
+        """Return, in nats, the mean entropy of an answer (summed over its tokens) and the largest possible entropy of a token, ln(V)."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
@@ -110,8 +112,8 @@ class LanguageProblem:
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing, because the step selects all random streams."""
+        """Return no tensors: there is no random state to store, because the step selects all random streams."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing."""
+        """Do nothing, because `state` has no tensors."""

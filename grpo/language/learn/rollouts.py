@@ -1,7 +1,9 @@
 """One rollout of a language model: groups of graded answers, exact measures, metrics.
 
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
-Rewards are in points (`grpo.language.text.rewards`).
+
+Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts. The fraction rises
+to 1 during the warm-up, so the policy first learns the format of answers. A truncated answer was cut before its end token.
 """
 
 from collections import Counter, defaultdict
@@ -30,11 +32,11 @@ class GradedAnswer:
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float  # Points that GRPO trains on: `grades.total(content_fraction)`. `LanguageProblem` refuses NaN.
+    reward: float  # Points that GRPO trains on: `grades.total(content_fraction)`. `LanguageProblem` refuses NaN and infinity.
 
     @property
     def decision(self) -> str | None:
-        """The answer's best move (move task; None if missing) or complete text (environment task)."""
+        """Best move of an answer of the move task (None if missing); complete text of an answer of the environment task."""
         reading = self.grades.reading
         return reading.best if isinstance(reading, MoveAnswer) else self.answer.text.strip()
 
@@ -44,11 +46,11 @@ class LanguageRollout:
     answers: tuple[GradedAnswer, ...]  # Group after group.
     group_size: int
     batch: AnswerBatch  # One answer per row.
-    sampled: Tensor  # [B, T] nats: each token's log-probability during generation; 0 on padding.
+    sampled: Tensor  # [B, T] nats, each token's log-probability during generation; 0 on padding.
     measures: ExactMeasures
     is_truncated: Tensor  # [B] bool.
     temperature: float
-    advantages: Tensor  # [B] points: reward minus the group's mean. The mean leaves out truncated answers, which have advantage 0.
+    advantages: Tensor  # [B] points, reward minus the group's mean reward without truncated answers. Truncated answers have 0.
 
     @property
     def rows(self) -> Tensor:
@@ -57,12 +59,12 @@ class LanguageRollout:
 
     @property
     def row_weights(self) -> Tensor:
-        """[B] number of tokens of each answer."""
+        """[B], number of tokens of each answer, on the CPU."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
     def largest_gap(self) -> float:
-        """Largest gap, in nats, between a token's log-probability in `sampled` and in `measures`."""
+        """Largest difference, in nats, between a token's log-probabilities in generation (`sampled`) and in scoring (`measures`)."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
 
     @property
@@ -72,7 +74,7 @@ class LanguageRollout:
 
     @property
     def totals(self) -> Tensor:
-        """[B] points, without the warm-up."""
+        """[B] points, with `content_fraction` 1."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
 
     def groups(self) -> Iterator[tuple[GradedAnswer, ...]]:
@@ -83,15 +85,14 @@ class LanguageRollout:
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerSampler:
     policy: LanguagePolicy
-    reference: LanguagePolicy  # Frozen policy of the KL terms.
+    reference: LanguagePolicy  # Frozen policy that the KL terms compare with.
     grader: Grader
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return a group of answers to each example's prompt. Step and row select an answer's random stream.
+        """Return a group of answers to each example's prompt. `step` and an answer's number select its random stream.
 
-        `content_fraction` in [0, 1] multiplies the reward's chess parts and rises during the warm-up. Raises the errors of
-        `sampled_answers`.
+        Raises the errors of `sampled_answers`.
         """
         policy, size = self.policy, self.settings.grpo.group_size
         repeated = [example for example in examples for _ in range(size)]
@@ -105,7 +106,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # `group_advantages` sums float32 rewards in float64 without rounding, so equal rewards give advantages of exactly 0.
+        # Rewards are float32: `group_advantages` sums them in float64 without rounding, so equal rewards give advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -140,7 +141,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
 
 
 def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
-    """Return metrics of the answers that `rows`, [B] bool, selects: complete groups only."""
+    """Return metrics of the answers that `rows`, [B] bool, selects. `rows` must select whole groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     advantages = rollout.advantages[rows].view(-1, rollout.group_size)
@@ -158,7 +159,7 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of the group's answers that make its most frequent decision."""
+    """Return the fraction of a group's answers that have the group's most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 

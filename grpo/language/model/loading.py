@@ -1,4 +1,4 @@
-"""Loading of language models from the Hugging Face hub or a folder: safetensors and JSON only, never pickle."""
+"""Loading of language models from the Hugging Face hub or a folder. Files are safetensors and JSON, never pickle, which could run code."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# A usable tokenizer encodes and decodes this text without change.
+# A usable tokenizer encodes this text, and decodes the tokens to the same text.
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
@@ -26,10 +26,10 @@ class LanguageModelError(PlainError, RuntimeError):
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit that `language.revision` names, so that all files come from one commit.
+    """Return the commit that `language.revision` names. With this commit, all files come from the same commit.
 
-    A commit of 40 hex digits needs no hub. The local cache serves if the hub cannot be reached. Raises LanguageModelError if neither has
-    the model.
+    A revision of 40 hex digits is a commit and is returned unchanged. Otherwise the hub is asked, or the local cache if the hub cannot be
+    reached. Raises LanguageModelError if neither has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -43,7 +43,7 @@ def hub_commit(config: LanguageConfig) -> str:
 
 
 def quieten_transformers() -> None:
-    """Switch off transformers' progress bars and warnings, because this module checks what matters."""
+    """Switch off transformers' progress bars and warnings. This module checks itself that a model is complete."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -51,16 +51,18 @@ def quieten_transformers() -> None:
 
 
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """Return model and tokenizer. `name` is a name on the hub, at commit `revision`, or a folder, with an empty `revision`.
+    """Return model and tokenizer.
 
-    Raises LanguageModelError unless they are a complete causal language model with its tokenizer, IncompatibleError for an outdated chess
-    tokenizer.
+    `name` is a model's name on the hub and `revision` its commit; or `name` is a folder and `revision` is empty.
+
+    Raises LanguageModelError unless the files are a complete causal language model with its tokenizer. Raises IncompatibleError if the
+    saved tokens differ from this code's chess tokenizer.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-        # Dropout is off even if code sets training mode. Modules read the rates when they are made.
+        # All dropout rates become 0, so dropout is off even in training mode. Modules read the rates when they are made, below.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
                 setattr(described, key, 0.0)
@@ -93,7 +95,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
 
 
 def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer. It pads on the left, with the end token if it has no padding token.
+    """Return the tokenizer. It pads on the left. A tokenizer without a padding token pads with its end token.
 
     Raises LanguageModelError if the tokenizer has no end token or changes `_PROBE`.
     """
@@ -117,7 +119,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if decoded.strip() != _PROBE:
-        # Without files, transformers makes an empty tokenizer.
+        # If a folder has no tokenizer files, transformers makes an empty tokenizer, which ends here.
         raise LanguageModelError(
             f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {decoded[:24]!r}...);"
             " save the tokenizer into the model's folder with `save_pretrained`"

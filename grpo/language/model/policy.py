@@ -1,4 +1,4 @@
-"""A causal language model as a policy: network and tokenizer for generation, scoring and training, always in evaluation mode."""
+"""A causal language model as a policy: network and tokenizer. Generation, training and measurements use it, always in evaluation mode."""
 
 import copy
 import inspect
@@ -46,15 +46,15 @@ class LanguagePolicy:
         *,
         origin: ModelOrigin,
     ) -> None:
-        """Move the network to the device, in evaluation mode: with dropout, the scored policy would differ from the sampled policy.
+        """Move the network to the device, in evaluation mode. With dropout, the trained policy would differ from the sampled policy.
 
-        The tokenizer needs an end and a padding token. They may be equal, because masks mark the padding.
+        The tokenizer needs an end token and a padding token. The two may be equal, because masks mark the padding.
         """
         from transformers import GenerationConfig
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # Without the model's own sampling settings (top-k, repetition penalties): they would make sampled and trained policy differ.
+        # This removes the model's own sampling settings, such as top-k, because sampled and trained policy would differ by them.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
@@ -64,7 +64,7 @@ class LanguagePolicy:
         self.device = device
         self.config = config
         self.origin = origin
-        self.precision = torch.float32  # Precision of forward passes (autocast); log-probabilities are float32.
+        self.precision = torch.float32  # Precision of forward passes (autocast). Log-probabilities are float32 in any case.
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
@@ -80,7 +80,7 @@ class LanguagePolicy:
         return other
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer in transformers' format, and `facts.json`."""
+        """Write model and tokenizer in transformers' format, and `facts.json` (settings, origin, names of the files)."""
         existing = set(folder.iterdir())
         self.tokenizer.save_pretrained(folder)
         try:
@@ -97,8 +97,8 @@ class LanguagePolicy:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Return the policy that `save` wrote.
 
-        Raises LanguageModelError if the files are no model, IncompatibleError for unknown settings, NonFiniteError for a NaN or
-        infinite weight.
+        Raises LanguageModelError if the files are no complete model, IncompatibleError if this code does not know the saved settings or
+        tokens, NonFiniteError if a weight is NaN or infinite.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -119,7 +119,7 @@ class LanguagePolicy:
 
     @property
     def pad_id(self) -> int:
-        """May equal `end_id`."""
+        """Token id of padding; may equal `end_id`."""
         return int(self.tokenizer.pad_token_id)
 
     @property
@@ -137,13 +137,13 @@ class LanguagePolicy:
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **arguments: Any) -> Any:
-        """Return the network's output, with logits of the last `num_last` columns, or of all columns if the model has no such option.
+        """Return the network's output. Its logits are of the last `num_last` columns, or of all columns if the model cannot cut them.
 
-        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. `arguments` go to the network, such as a
-        cache.
+        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. The network gets all other `arguments`, such as a
+        key-value cache.
 
-        Position ids are computed from the mask, because a model's default positions count padding. With the defaults and 37 padding tokens,
-        a GPT-2's sampled and scored log-probabilities differed by 5 nats, unseen in all metrics.
+        Position ids are computed from the mask, because a model's default positions count padding. With default positions and 37 padding
+        tokens, a GPT-2's log-probabilities in generation and in training differed by 5 nats, and no metric showed the difference.
         """
         if self._cuts_logits:
             arguments["logits_to_keep"] = num_last
@@ -159,7 +159,10 @@ class LanguagePolicy:
 
 
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
-    """Return the model of `language.model`. `seed` determines the weights of `small`. Raises LanguageModelError if loading fails."""
+    """Return the initial policy that `language.model` names: `small`, a folder or a model of the hub.
+
+    `seed` determines the weights of `small`. Raises LanguageModelError if loading fails.
+    """
     quieten_transformers()
     if config.model == SMALL:
         from grpo.language.model.small_gpt2 import new_small_model
@@ -177,7 +180,7 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
     """Return the distribution over the vocabulary for each row of logits [rows, vocabulary].
 
-    Sampler and loss share this function, so temperature and tokens are the same in both.
+    Sampling and loss both use this function, so temperature and vocabulary are the same in both. Every token counts as legal.
     """
     log_probs = (logits.float() / temperature).log_softmax(dim=1)
     return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))

@@ -1,4 +1,7 @@
-"""A small GPT-2 with random weights. A pipeline with this model plays badly, but needs no hub."""
+"""The built-in model `small`: a small GPT-2 with random weights. A policy trained from it plays badly, but needs no download.
+
+A token's features are its square, its piece, and whether it is the first or second square of a move (`from`, `to`).
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,17 +15,18 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
-# sqrt(width) * standard deviation of initial weights. GPT-2's 0.02 is meant for width 768; with 0.02, width 64 learns late to copy squares.
+# The standard deviation of the initial weights is _SPREAD / sqrt(width). GPT-2's constant 0.02 suits width 768. With 0.02, a model of
+# width 64 learns late to copy squares.
 _SPREAD: Final = 0.6
 _NUM_HEADS: Final = 4
 _MAX_TOKENS: Final = 256  # Context: prompt and answer together.
-_FEATURE_SIZE: Final = 26.0  # sqrt(width) * length of a feature's vector (`_add_features`).
-_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in tokens of moves (1 in a FEN).
-_GAIN: Final = 4.0  # Factor of the logits.
+_FEATURE_SIZE: Final = 26.0  # A feature's vector has the length _FEATURE_SIZE / sqrt(width).
+_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in a token of a move; in a token of a FEN the factor is 1.
+_GAIN: Final = 4.0  # Factor of the initial logits.
 
 
 def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
-    """Return a GPT-2 with random weights that depend only on the seed."""
+    """Return a GPT-2 with random weights. For given settings, the weights depend only on the seed."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     described = GPT2Config(
@@ -43,16 +47,17 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Larger logits sharpen distributions: most answers of 70 tokens are valid only if at most one token in a thousand is wrong.
+        # Larger logits make distributions sharper. An answer has 70 tokens, so most answers are valid only if at most one token in a
+        # thousand is wrong.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Add a random vector per feature to the embeddings of all tokens that have the feature: a square, a piece, or a move's `from` or `to`.
+    """Draw a random vector for each feature, and add the vector to the embeddings of all tokens that have the feature.
 
-    Vectors are orthogonal within each block of `width` features. Shared vectors transfer learning from one piece on a square to all pieces.
-    Without these vectors, so small a model needs many times as many steps to write valid answers.
+    So the model transfers what it learns about one piece on a square to all pieces on the square. Without these vectors, so small a model
+    needs many times as many steps to write valid answers. Vectors are orthogonal within each block of `width` features.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))
@@ -65,7 +70,7 @@ def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> No
 
 
 def _parts(token: str) -> Iterator[tuple[str, float]]:
-    """Yield a token's features with weights.
+    """Yield a token's features with the weights of their vectors.
 
     >>> list(_parts("n@f3"))
     [('f3', 1.0), ('n', 1.0)]

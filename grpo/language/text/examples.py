@@ -1,6 +1,7 @@
 """Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading.
 
-RookWorld is the language model whose formats and rewards the tasks use.
+The tasks are `move` (choose a move) and `environment` (predict the position after a move). RookWorld is a published language model; the
+tasks use its formats and rewards (`grpo.language.text.tasks`).
 """
 
 from abc import ABC, abstractmethod
@@ -31,10 +32,10 @@ from grpo.language.text.tasks import (
 )
 from grpo.settings.language import LanguageConfig
 
-MATE_PAWNS: Final = 1_000  # As in RookWorld, mate in n moves is MATE_PAWNS - n / 100 (n = 3: 999.97), negative for the loser.
-MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990], so none looks like a mate.
+MATE_PAWNS: Final = 1_000  # Mate in n moves is written as MATE_PAWNS - n / 100 (n = 3: 999.97), as in RookWorld; negative for the loser.
+MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990] pawns, so none looks like a mate.
 
-_ILLEGAL_MOVE_SHARE: Final = 0.05  # Illegal moves teach the model the `truncated` flag.
+_ILLEGAL_MOVE_SHARE: Final = 0.05  # Fraction of environment examples with an illegal move. These examples teach the flag `truncated`.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 
@@ -52,12 +53,12 @@ class Example(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """Choose a move. Each tuple has one entry per legal move, by ascending action id (`grpo.board.actions`)."""
+    """An example of the task `move`. Each tuple has one entry per legal move, by ascending action id (`grpo.board.actions`)."""
 
     task = TextTask.MOVE
     moves: tuple[str, ...]  # UCI.
-    values: tuple[float, ...]  # Win probability in [0, 1] for the player to move, by the engine search of the reward.
-    evaluations: tuple[float, ...]  # Pawns for the player to move.
+    values: tuple[float, ...]  # Values in [0, 1] for the player to move (`grpo.engine.move_values`).
+    evaluations: tuple[float, ...]  # The engine's scores, in pawns for the player to move.
 
     def read(self, text: str) -> MoveAnswer:
         return read_move_answer(text, num_legal=len(self.moves))
@@ -65,23 +66,23 @@ class MoveExample(Example):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentExample(Example):
-    """Predict the result of a move."""
+    """An example of the task `environment`."""
 
     task = TextTask.ENVIRONMENT
     move: str  # UCI; sometimes illegal.
     new_fen: str  # Position after the move; unchanged after an illegal move.
-    reward: float
-    terminated: bool  # Game over: checkmate, stalemate, insufficient material, or 75 moves without progress.
-    truncated: bool  # Illegal move.
+    reward: float  # Number that the answer must predict (`environment_example`); not the reward of GRPO.
+    terminated: bool  # Whether the game is over: checkmate, stalemate, insufficient material, or 75 moves without progress.
+    truncated: bool  # Whether the move is illegal.
 
     def read(self, text: str) -> EnvironmentAnswer:
         return read_environment_answer(text)
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Make an example of a row of `BOARD_SCHEMA`. The target lists the five best moves, best first.
+    """Make an example of a row of `BOARD_SCHEMA` (the dataset's board table). The target lists the five best moves, best first.
 
-    Moves of equal value stay ordered by action id, because `sorted` is stable.
+    Moves of equal value stay in ascending order of action id, because `sorted` is stable.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -91,7 +92,7 @@ def move_example(row: Mapping[str, Any]) -> MoveExample:
 
 
 def pawns(centipawns: int | None, mate_in: int | None) -> float:
-    """Return a score in pawns as answers write it; exactly one argument is not None."""
+    """Return an engine's score in pawns, as answers write the score. Exactly one argument is not None."""
     if mate_in is not None:
         return (MATE_PAWNS - min(abs(mate_in), 99) / 100) * (1 if mate_in > 0 else -1)
     assert centipawns is not None
@@ -99,9 +100,10 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Make an example of a move (UCI); its history is the last `num_history_moves` moves, this move included.
+    """Make an example of a move (UCI) on a board. Its history is the last `num_history_moves` moves of the game, this move included.
 
-    RookWorld's rewards for the player who moved: checkmate 1, draw 0.5, illegal move -1 (the position stays), otherwise 0.001.
+    The example's reward is RookWorld's reward of the player who moved: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001. An illegal
+    move leaves the position as it is.
     """
     after, outcome = board.copy(), None
     truncated = chess.Move.from_uci(move) not in board.legal_moves
@@ -123,10 +125,10 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 
 
 class LanguageBoards:
-    """Examples of both text tasks from one split of the dataset."""
+    """Boards of one split of the dataset, from which examples of both text tasks are made."""
 
     def __init__(self, table: pa.Table, split: Split, config: LanguageConfig) -> None:
-        """Keep the split's rows of a table of `BOARD_SCHEMA`; raises ValueError without rows."""
+        """Keep the split's rows of a table of `BOARD_SCHEMA`. Raises ValueError if the split has no rows."""
         self._table, self._config = table.filter(pc.equal(table["split"], split.value)).select(_COLUMNS).combine_chunks(), config
         if not len(self):
             raise ValueError(f"the dataset has no boards in its {split} split")
@@ -135,11 +137,14 @@ class LanguageBoards:
         return int(self._table.num_rows)
 
     def example(self, index: int, task: TextTask, *, rng: np.random.Generator) -> Example:
-        """Return an example of one board: always the same for the move task, random for the environment task.
+        """Return an example of the board with this index. For the move task the example is always the same.
 
-        Half of the environment examples use a move that ends the game, if there is one. The others use a random legal move, half of them
-        after up to `num_history_moves - 1` random moves, because the dataset has no history. `_ILLEGAL_MOVE_SHARE` of all use an illegal
-        move.
+        For the environment task the example is random:
+
+        - Half of the examples use a move that ends the game, if the board has one.
+        - The others use a random legal move. Half of these begin with up to `num_history_moves - 1` random moves, because the dataset has
+          no history.
+        - In `_ILLEGAL_MOVE_SHARE` of all examples, an illegal move replaces the move.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
@@ -155,9 +160,9 @@ class LanguageBoards:
         return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """Return `count` examples of random boards, without replacement if the boards suffice, in random order.
+        """Return `count` examples of random boards, in random order. A board appears once, unless there are fewer than `count` boards.
 
-        A fraction `language.environment_share` (randomly rounded) is of the environment task.
+        A fraction `language.environment_share` of the examples, rounded up or down at random, is of the environment task.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
         tasks = rng.permutation([TextTask.ENVIRONMENT] * num_environment + [TextTask.MOVE] * (count - num_environment))
@@ -166,7 +171,7 @@ class LanguageBoards:
 
 
 def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
-    """Return the moves that give checkmate (by the row's `mate_in`) or an automatic draw."""
+    """Return the moves (UCI) that give checkmate (by the row's `mate_in`) or end the game as a draw without a claim."""
     ending = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
     for move in drawing_moves(board):
         board.push(move)
@@ -177,14 +182,14 @@ def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return the illegal moves (UCI) of the player to move's pieces."""
+    """Return moves (UCI) that begin on a piece of the player to move and are illegal."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]
 
 
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
-    """Make `num_moves` random moves; stop before a move that would end the game."""
+    """Make `num_moves` random moves on the board. Stop before a move that would end the game."""
     for _ in range(num_moves):
         legal = list(board.legal_moves)  # `grpo.board.actions.random_move` has another order, which would draw other examples.
         board.push(legal[int(rng.integers(len(legal)))])

@@ -8,9 +8,14 @@
 
     A: <FEN>+<move>+<history>+<new FEN>+<reward>+<terminated>+<truncated>
 
-A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. An answer's
-sections are M, E and B, or the four parts between `+`; fields are moves, numbers, flags and the FEN's six fields. The flags are 0 or 1:
-terminated means game over, truncated an illegal move. Parsers ignore only white space, count extra words, and never raise.
+A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. The flags are
+0 or 1: terminated means that the game is over, truncated that the move is illegal.
+
+- Sections of an answer are M, E and B, or the four parts between `+`.
+- Fields of a section are moves, numbers, flags, or the six fields of a FEN.
+- Extra words are words after the expected number of fields of a section, and all words of extra sections.
+
+Parsers ignore only white space, and never raise.
 """
 
 import re
@@ -21,10 +26,10 @@ from typing import Final
 
 from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 
-NUM_MOVES: Final = 5  # Moves in an answer, unless the board has fewer legal moves.
+NUM_MOVES: Final = 5  # Expected moves in section M; fewer if the board has fewer legal moves.
 _GAP: Final = "    "
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
-# At most four digits, so no number is infinite; `\d` would also match digits of other scripts.
+# At most four digits on each side of the point, so no number is infinite. `[0-9]`, because `\d` also matches digits of other scripts.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")
@@ -32,7 +37,7 @@ _NUM_PARTS: Final = 4  # Sections of an environment answer.
 
 
 class TextTask(StrEnum):
-    """Values are the keys of `grpo.metrics.table.TASKS`."""
+    """The values are also the keys of `grpo.metrics.table.TASKS`."""
 
     MOVE = "move"
     ENVIRONMENT = "environment"
@@ -43,27 +48,27 @@ def move_prompt(fen: str) -> str:
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
-    """`history`, moves in UCI, ends with `move`."""
+    """Return the prompt. `move` is in UCI; `history` is a list of moves in UCI that ends with `move`."""
     return f"A: {fen}+{move}+{' '.join(history)}+"
 
 
 def write_move_answer(moves: Sequence[str], evaluations: Sequence[float], best: str) -> str:
-    """`evaluations` are pawns."""
+    """Return the answer. `moves` and `best` are in UCI; `evaluations` are pawns, one per move."""
     return f" {' '.join(moves)}{_GAP}E: {' '.join(f'{number:.2f}' for number in evaluations)}{_GAP}B: {best}"
 
 
 def write_environment_answer(fen: str, reward: float, *, terminated: bool, truncated: bool) -> str:
-    """`fen` is the position after the move."""
+    """Return the answer. `fen` is the position after the move."""
     return f"{fen}+{reward}+{int(terminated)}+{int(truncated)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
     num_sections: int  # Sections in the right order with at least one valid field.
-    num_sections_expected: int  # Expected plus extra sections.
-    num_fields: int  # Valid fields of these sections.
+    num_sections_expected: int  # Expected sections plus extra sections.
+    num_fields: int  # Valid fields of sections in the right order.
     num_fields_expected: int  # Expected fields plus extra words.
-    is_readable: bool  # Every word is a valid field in its place; moves need not be legal.
+    is_readable: bool  # Whether every word is a valid field in its place. Moves need not be legal.
 
     @property
     def is_malformed(self) -> bool:
@@ -74,16 +79,16 @@ class Reading:
 class MoveAnswer(Reading):
     """An answer to `move_prompt`: sections M, E and B."""
 
-    moves: tuple[str | None, ...]  # UCI, legal or not, at most the expected number; None for other words.
-    evaluations: tuple[float | None, ...]  # Pawns for the player to move, parallel to `moves`.
-    best: str | None  # First word of section B if it is a move.
+    moves: tuple[str | None, ...]  # First words of section M, at most the expected number. UCI, legal or not; None for other words.
+    evaluations: tuple[float | None, ...]  # First words of section E, at most the same number. Pawns; None for other words.
+    best: str | None  # First word of section B; None if it is no move.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentAnswer(Reading):
-    """An answer to `environment_prompt`: sections new FEN (6 fields), reward, terminated and truncated."""
+    """An answer to `environment_prompt`: sections new FEN (6 fields), reward, terminated and truncated. None for an invalid field."""
 
-    fen: str  # As written, with white space normalized.
+    fen: str  # First section, words separated by one blank.
     reward: float | None
     terminated: bool | None
     truncated: bool | None
@@ -92,8 +97,8 @@ class EnvironmentAnswer(Reading):
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
     """Parse an answer for a board with `num_legal` legal moves.
 
-    Parsing ends at a misplaced or repeated label; all later words are extra. A readable answer has one to five moves, an evaluation of
-    each, and one best move.
+    Parsing ends at a misplaced or repeated label; all later words are extra words. A readable answer has one to five moves, an evaluation
+    of each move, and one best move.
     """
     num_moves = min(NUM_MOVES, num_legal)
     labels, parts = ["M:", *_LABEL.findall(text)], _LABEL.split(text)
@@ -125,14 +130,14 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
 
 
 def read_environment_answer(text: str) -> EnvironmentAnswer:
-    """Parse an answer; a final `+` is allowed, as in some of RookWorld's data."""
+    """Parse an answer. A final `+` is allowed, because some of RookWorld's data has one."""
     parts = text.split("+")
     if len(parts) == _NUM_PARTS + 1 and not parts[-1].strip():
         parts.pop()
     words = [part.split() for part in parts]
     fen = " ".join(words[0])
     fields = read_fen(fen)
-    # Without a valid piece placement, the FEN's other fields count as unreadable.
+    # If the piece placement (first field) is invalid, the FEN's other fields count as invalid too.
     num_readable = sum(field is not None for field in fields) if fields[0] else 0
     first = [part[0] if part else "" for part in (*words[1:_NUM_PARTS], *[[]] * _NUM_PARTS)]
     reward, terminated, truncated = _as_number(first[0]), _as_flag(first[1]), _as_flag(first[2])
