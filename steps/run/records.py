@@ -5,7 +5,7 @@ the run; its token (`steps.run.processes`) shows whether it still lives. Tasks o
 
 - `runs/RUN/start.json`: facts of the run.
 - `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt. An attempt takes the first free NUMBER, so later
-  attempts have higher numbers. Times are only shown, because clocks differ.
+  attempts have higher numbers. Times do not order attempts, because clocks differ.
 - `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
 - `marks/RUN/COUNT.MARK`: state of the run after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user),
   `published` (complete in the tracking store), or `reopened` (another attempt began, which cancels the marks up to COUNT).
