@@ -101,7 +101,8 @@ class Copies:
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
         """Upload the folder's new files and the index to the key prefix `copy`, then delete the files no longer used.
 
-        `known` has the hashes of the copy's files before the call. Returns the hashes after the call.
+        `copy` and `number` are from `begin_progress`. `known` has the hashes of the copy's files before the call; returns the hashes after
+        the call.
         """
         if _number_of(folder) != number:
             replace_file(folder / _NUMBER, json_text(number).encode())

@@ -4,7 +4,7 @@ The table has names of modules and imports none, because torch takes seconds to 
 `steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (Metaflow's card of `pretrain`).
 `grpo.settings.kinds` has a similar table for the library.
 
-A step's version, a hash of all that its output depends on, includes the `repr` of the run's `Parts` (`steps.run.code`).
+A step's version, a hash of all that its output depends on, includes the `repr` of the kind's `Parts` (`steps.run.code`).
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from steps import STEPS
 class Variant:
     """A step for one kind of policy: the module of its body, and additions to the declaration `Step`.
 
-    The `repr` shows only `module`. The version includes the values of the settings without it, and metrics do not change outputs.
+    The `repr` shows only `module`. The version has the values of the settings anyway, and metrics do not change outputs.
     """
 
     module: str  # Dotted name of the module whose `body` computes the output.

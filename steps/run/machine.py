@@ -25,7 +25,7 @@ MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases (`
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
 OFF: Final = "off"  # Value of CHESS_GRPO_WANDB, the default: no copy.
 OFFLINE: Final = "offline"  # The copy is a folder in the home, which the user uploads by `wandb sync`.
-ONLINE: Final = "online"  # The copy is sent while the step runs; without an API key as `offline`.
+ONLINE: Final = "online"  # The copy is sent while the step runs. Without an API key, the same as `offline`.
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 

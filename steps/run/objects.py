@@ -51,6 +51,7 @@ class FolderObjects:
         """Return the sorted keys below a prefix such as `runs/`."""
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):  # Skips folders that are removed meanwhile.
+            # Writers make unfinished objects in hidden folders. `os.walk` does not enter the folders removed here.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)

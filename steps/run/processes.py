@@ -41,7 +41,7 @@ def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
     """Return whether the process of a token lives; "unknown" for an empty token, another machine or another process namespace."""
     match token.split(), own_token().split():
         case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
-            if boot != own_boot and not machine.endswith("/"):  # No machine id, if it ends with "/": another boot may be another machine.
+            if boot != own_boot and not machine.endswith("/"):  # Without a machine id after "/", another boot may be another machine.
                 return "gone"
             if (boot, namespace) == (own_boot, own_namespace):
                 return "alive" if _start(int(process)) == start else "gone"

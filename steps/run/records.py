@@ -258,7 +258,7 @@ class Run:
 
     @property
     def failure(self) -> Attempt | None:
-        """Latest failed attempt, else the latest killed attempt, of the tasks' last attempts; None if there is none."""
+        """Latest failed attempt, else latest killed attempt; None if there is none. Attempts whose task was tried again do not count."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
         # When a task fails, the scheduler kills the parallel tasks. So the failed attempt is the cause, even if a killed one is later.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)

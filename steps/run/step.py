@@ -33,7 +33,7 @@ StepName = Annotated[str, AfterValidator(_checked_step)]
 
 @STRICT
 class StepOutput(TypedDict):
-    """Identifies a step's output; plain data, as an artifact of Metaflow."""
+    """Identifies a step's output. Metaflow keeps this plain dict as an artifact."""
 
     step: StepName
     version: VersionHash

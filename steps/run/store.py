@@ -102,7 +102,7 @@ class Store:
 
         Only one process of a disk has the `Making` of a version. The others wait, and print which process they wait for.
 
-        The progress folder survives kills. It is deleted after the output is stored. With S3, the latest copy of any machine fills it.
+        The progress folder survives kills and is deleted after the output is stored. With S3, the folder begins as the latest copy.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
         with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
@@ -153,7 +153,7 @@ class Store:
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record. Missing records are left out; records that are damaged, moved or of another form too, with a warning."""
+        """Return key -> record. Missing records are left out; damaged, moved or malformed records too, with a warning."""
         wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):

@@ -2,8 +2,10 @@
 
 A step logs records (metrics and events). The journal, `aside/journal.jsonl` in the progress folder, has one line per record, with time and
 hash. After a kill, the journal is cut back to the last checkpoint, and the step logs the same records again with their original times. So
-line N never changes, and trackers count lines to log each line once. The output contains the journal, and the history `history.jsonl`: the
-records without times. The output's hash covers only the history.
+line N never changes, and trackers count lines to log each line once.
+
+The output contains the journal and the history. The history, `history.jsonl`, has the records without times. The output's hash covers the
+history but not the journal.
 """
 
 import json
