@@ -11,7 +11,7 @@ from steps.run.machine import SECRETS
 
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 4
-# Error codes that only warn, because the jobs' role may have the right that this account does not have.
+# Error codes that only warn: this account lacks the right for a check, but the jobs' role may have the right.
 _DENIED: Final = ("AccessDeniedException", "UnauthorizedOperation")
 _PAGE: Final = "(docs/aws.md)"
 

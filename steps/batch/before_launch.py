@@ -9,7 +9,7 @@ from steps.run.orchestrator import configuration, service
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
-    """Check the command, Metaflow's configuration and, for `--with batch`, the account; yield notes for the user.
+    """Check the command, Metaflow's configuration and, for `--with batch`, the AWS account; yield notes for the user.
 
     `--with batch` sets METAFLOW_DEFAULT_DATASTORE=s3 in `environment`, so the user needs no further option.
 

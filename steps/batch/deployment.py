@@ -44,8 +44,8 @@ def name_store() -> None:
 class Deployment(FlowMutator):  # type: ignore[misc]
     """Decorates each step of a run on AWS Batch with the settings' `resources`.
 
-    A run on this machine gets no decorator, only a variable with the launcher's token. The token shows the tasks that the launcher died
-    (`steps.run.processes`).
+    A run on this machine gets no decorator, only a variable with the launcher's token. The run's records have the token, which shows later
+    commands whether the launcher still lives (`steps.run.processes`).
     """
 
     def mutate(self, mutable_flow: Any) -> None:
@@ -67,8 +67,8 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
             if sources := secret_names(os.environ):
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
-            # `--with batch` has decorated the step before; without OVERRIDE, Metaflow would ignore this decorator. Metaflow does not pass
-            # the decorator to child processes, so the launcher's process for a task and the task (for its spot monitor) add it again.
+            # `--with batch` has decorated the step before; without OVERRIDE, Metaflow would ignore this decorator. Each process of the run
+            # adds the decorator, because Metaflow does not pass it to child processes. A task needs it for the spot monitor.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
             step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
@@ -82,9 +82,9 @@ def as_task() -> Iterator[None]:
 
 
 def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
-    """Tag Metaflow's run with nearest preset (fewest different settings), seed and verdict, so that Metaflow's client can find the run.
+    """Tag Metaflow's run with preset, seed and verdict, so Metaflow's client can find the run by tags.
 
-    If Metaflow's metadata service refuses tags, print a warning.
+    The preset is the one with the fewest different settings. If Metaflow's metadata service refuses tags, print a warning.
     """
     launch = launch_of(settings)
     tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
@@ -129,10 +129,10 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
 
 
 def _explain(machine: Machine) -> None:
-    """Print the error of this process's run, and the command that continues the run.
+    """Print the error of this process's run, and the command that resumes the run.
 
-    If a task failed with a PlainError, which the task has printed, the command starts a new run, because `resume` would repeat the
-    settings. Prints nothing if neither the store nor Metaflow knows the run.
+    After a PlainError, which the task has printed, the command starts a new run, because the error may need other settings and `resume`
+    keeps them. Prints nothing if neither the store nor Metaflow knows the run.
     """
     runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
@@ -154,10 +154,10 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. The kernel then signals the tasks, which save (`steps.run.processes`)."""
+    """Print the command that resumes the run, and exit. The kernel then sends the tasks SIGTERM, and they save their progress."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
-    with suppress(PlainError):  # Without this mark, `runs` reports that the process is gone.
+    with suppress(PlainError):  # If the store fails, `runs` will report a lost process, not a stop.
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
     message = (

@@ -31,7 +31,7 @@ class DestinationError(PlainError, RuntimeError):
 
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
-    """Return whether a command sends tasks to AWS Batch: by `--with batch`, or as Metaflow's own `batch step NAME` for one task."""
+    """Return whether a command sends tasks to AWS Batch: `--with batch`, or Metaflow's internal command `batch step NAME` for one task."""
     names = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
     return any(name.partition(":")[0] == "batch" for name in names)
 
@@ -57,7 +57,7 @@ def reachable(environment: Mapping[str, str]) -> str:
 
 
 def _not_reached(address: str) -> str:
-    """Return why other machines cannot reach a tracking store; "" if they can."""
+    """Return the reason why other machines cannot reach a tracking store; "" if they can."""
     if not address:
         return "it is not set"
     if sqlite_file(address) is not None or "://" not in address:
@@ -72,7 +72,7 @@ def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, 
 
 
 def batch_place(task: TaskResources, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `queue` and `image` of a task if they differ from Metaflow's own configuration."""
+    """Return job `queue` and `image` of a GPU task, if the variables are set. Metaflow's configuration gives all others."""
     place = {"queue": environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)} if task.num_gpus else {}
     return {name: value for name, value in place.items() if value}
 

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-_SECONDS_BETWEEN: Final = 1.0  # Between two looks for the file.
+_SECONDS_BETWEEN: Final = 1.0  # Between two checks for the file.
 
 
 @contextmanager
 def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
     """Send this process SIGTERM, once, if a spot interruption notice comes while the block runs.
 
-    `notice` is Metaflow's file (`current.spot_termination_notice`); None outside of Batch, without polling.
+    `notice` is the path of Metaflow's file (`current.spot_termination_notice`). None, as outside of AWS Batch, means no polling.
     """
     if notice is None:
         yield

@@ -1,4 +1,4 @@
-"""Checks before a run: one table, with a remedy for each thing that is missing."""
+"""Checks before a run, shown as one table with a remedy for each fault: at a run's start and in the command `doctor`."""
 
 import os
 import platform
@@ -55,7 +55,7 @@ class PreflightCheck:
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
-    """Return the checks at a run's start; `read_only` writes nothing into the store."""
+    """Run the checks of a run's start and return their results. `read_only` writes nothing into the store."""
     checks: dict[str, Callable[[], str]] = {
         "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
@@ -75,7 +75,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Return the checks of `doctor`, which change nothing; the defaults replace invalid settings."""
+    """Run the checks of `doctor`, which change nothing, and return their results. The defaults replace invalid settings."""
     usable, fault = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
@@ -90,7 +90,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
 
 
 def tried(what: str, check: Callable[[], str]) -> PreflightCheck:
-    """Return a check's line: its result or its error."""
+    """Run a check. Return its result, or its error as a warning (PassingError) or a fault."""
     try:
         return PreflightCheck(what, is_fine=True, detail=check())
     except PassingError as warning:
@@ -127,7 +127,7 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse a wrong address or account; warn if the tracking store is away, because the run can be logged later."""
+    """Refuse a wrong address or account. Warn if the tracking store does not answer, because the run can be logged later."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
             f"{machine.shown_uri} is a file in this container, and is lost with the container. Where you launch the run, set"
@@ -195,7 +195,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _boards(settings: Settings, machine: Machine) -> str:
-    """Count the boards that `build_boards` will find in the files, without searches, and compare with the settings."""
+    """Count the boards that `build_boards` will find in the files, without engine searches. Compare the counts with the settings."""
     wanted, missing, report = _counted(settings, machine)
     if not any(missing.values()):
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
@@ -210,7 +210,7 @@ def _boards(settings: Settings, machine: Machine) -> str:
 
 
 def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
-    """Return whether the settings' games suffice for a preset."""
+    """Return whether the settings' games have enough boards for a run with the preset."""
     sizes = {name: getattr(preset.boards, name) for name in ("num_train", "num_validation", "num_heldout", "num_units")}
     wanted, missing, _ = _counted(settings.model_copy(update={"boards": settings.boards.model_copy(update=sizes)}), machine)
     return not refusal(wanted, missing, states_per_step=preset.grpo.states_per_step)
@@ -220,7 +220,7 @@ def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int]
     """Return the wanted and missing boards per split and phase, and the report on the games."""
     config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
-    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine, because files need none.
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine, because games from files need none.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):

@@ -3,6 +3,8 @@
 A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed; other settings may change. A checkpoint holds
 weights and Adam's moments, averages of past gradients. After a change of batch size, learning rate or coefficients the moments adapt
 within some hundred steps. After a change of the objective `finetune` begins the optimizer anew.
+
+The registry (MLflow) names policies: `champion` is the policy to play, `peak` the checkpoint to resume from.
 """
 
 import json
@@ -28,7 +30,7 @@ from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
-"""Settings that `join_boards` or `pretrain` reads, but that change neither boards nor network: a resumed run may change them."""
+"""Settings that a resumed run may change although `join_boards` or `pretrain` reads them: they change neither boards nor network."""
 
 
 class ResumeError(PlainError, RuntimeError):
@@ -46,17 +48,17 @@ class Job(TypedDict):
 
     run: str  # Metaflow's run id.
     settings: dict[str, Any]
-    code: dict[str, Any]  # The launching checkout's commit, dirty flag and locks; `fresh` is the run id with `--fresh`, else "".
+    code: dict[str, Any]  # The launching checkout's commit, dirty flag and lock hash; `fresh`: the run id with `--fresh`, else "".
     origin: Origin | None  # None for a new training.
     usual: dict[str, float]  # Step -> seconds in earlier runs of the preset; empty without such runs.
 
 
 def find_origin(name: str, preset: str, machine: Machine) -> Origin:
-    """Return the origin of a resumed run from the machine's store, or else from the registry, which has only peaks' checkpoints.
+    """Return the origin of a resumed run from the machine's store, or else from the registry. The registry has checkpoints only of peaks.
 
-    `name` is `peak` or `champion` of the preset, a registered version, RUN (its peak) or RUN/STEP.
+    `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
-    Raises NotFoundError without such a policy, run or checkpoint; ResumeError if the origin lacks an output.
+    Raises NotFoundError if the policy, run or checkpoint does not exist, and ResumeError if the origin has no output of a needed step.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:
@@ -77,9 +79,9 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # The joined dataset stands for its parts.
+    outputs["build_boards"] = outputs["join_boards"]  # Stands for the outputs of its parallel tasks.
     if named.version is not None and "/" not in name:
-        name = f"{named.version.preset}/{name}"  # The printed command works without the preset, too.
+        name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)
     policy_facts(store.open(outputs["pretrain"]))  # Raises IncompatibleError if this code numbers moves differently.
     origin_checkpoint(origin, store)
@@ -89,7 +91,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 def resumed_settings(origin: Origin, keys: Mapping[str, Any]) -> Settings:
     """Return the origin's settings, changed by the command's keys (nested, from `split_settings`).
 
-    Raises ResumeError, with the command that works, if the keys change boards, moves or network.
+    Raises ResumeError if the keys change boards, moves or network. The message has the command without these keys.
     """
     settings = settings_over(origin["settings"], keys)
     changed = _changed(origin, settings)

@@ -1,4 +1,10 @@
-"""Runs a step: takes its output from the store or computes it, and records the attempt."""
+"""Runs a step: takes its output from the store or computes it, and records the attempt.
+
+- Task: the work of a step in a run, or of one part of a parallel step. An attempt is one try of a task.
+- Version: hash of all that a step's output depends on. The store keeps one output per version.
+- Origin: the run whose checkpoint a resumed run begins with. The resumed run inherits outputs of the origin.
+- Champion: the best policy in the registry (MLflow). The run's candidate plays games against the champion.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,13 +37,16 @@ from steps.track.trackers import sending
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard
 
-_UNPLAYED: Final = "cannot be played"  # In a version, instead of the champion's hash.
+_UNPLAYED: Final = "cannot be played"  # Entry in a version for a champion that cannot be played, instead of a hash.
 _MAX_REASON: Final = 1_500  # Characters.
 IN_LOG: Final = "the task's log has the message"  # End of a recorded error that is not a PlainError.
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
-    """Return the parallel parts of `build_boards` (section "boards"; one part in a resumed run) or of `confirm`."""
+    """Return the arguments of `Part` for the parallel tasks of `build_boards` (section "boards") or else of `confirm`.
+
+    `build_boards` has one part in a resumed run, because the boards are inherited.
+    """
     settings = job["settings"]
     count = int(settings["resources"]["num_tasks"])
     if section == "boards":
@@ -94,9 +103,9 @@ class _Task:
 
     @cached_property
     def champion(self) -> tuple[Path | None, str]:
-        """The registry's champion, the candidate's opponent: folder (None if it is not played) and entry in the step's version.
+        """Folder of the registry's champion (None if no champion is played), and its entry in the step's version.
 
-        A champion is not played if its own run had the same version of this step, because that run's output is reused.
+        A champion is not played if its own run had the same version of this step, because the output of its run is then reused.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
@@ -145,7 +154,7 @@ class _Task:
         )
 
     def folders(self) -> dict[OfRun, Path]:
-        """Return the folders of checkpoint and champion, as far as declared and existing."""
+        """Return the folders of checkpoint and champion, if declared in `Step.of_run` and existing."""
         folders = {OfRun.CHAMPION: self.champion[0]}
         if OfRun.CHECKPOINT in self.step.of_run and self.job["origin"] is not None:
             folders[OfRun.CHECKPOINT] = origin_checkpoint(self.job["origin"], self.store)[0]
@@ -153,9 +162,9 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the attempt and its end; meanwhile trackers log the attempt."""
+        """Record the attempt's beginning and, after an error, its end. Trackers log the attempt while the block runs."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # An inherited output keeps its version; this machine need not have the files for a new version.
+        # An inherited output keeps its version. A new version would need files that this machine may not have.
         version = self.version.version if self.inherited is None else self.inherited["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
@@ -184,7 +193,7 @@ class _Task:
         return self._seconds_left(STEPS[STEPS.index(self.step.name) + 1])
 
     def _version(self, champion: str) -> StepVersion:
-        """Return the step's version with this entry for the champion."""
+        """Return the step's version if the champion has this entry."""
         share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}
         return step_version(
             self.step,
@@ -195,7 +204,7 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
-        """Yield name and hash of all inputs in the step's version."""
+        """Yield name and hash of each input for the step's version."""
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
         for outside in self.step.outside:
@@ -210,7 +219,7 @@ class _Task:
         for number, part in enumerate(self.parts):
             if not self.step.joins:
                 yield f"part {number}", part["output_hash"]
-            else:  # Files' hashes do not depend on the number of tasks.
+            else:  # Hashes of files, because they do not depend on the number of tasks.
                 files: Mapping[str, str] = self.store.manifest(part)["files"]
                 yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
 
@@ -229,7 +238,7 @@ def _progress(step: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return a PlainError's message; of another error only the type, because its message may hold secrets."""
+    """Return a PlainError's message. Return only the type of another error, because its message may hold secrets."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON]
     if isinstance(error, SystemExit):

@@ -1,6 +1,7 @@
-"""Hash of the code that computes an output. Docstrings, comments, annotations, messages and log lines do not count.
+"""Hash of the code that computes a step's output. Docstrings, comments, annotations, messages and log lines do not count.
 
 The hash covers every module that a step's module imports (also inside functions) and uses, directly or indirectly, and some data files.
+The hash is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
 """
 
 import ast
@@ -18,20 +19,20 @@ _PACKAGES: Final = ("steps", "data_checks", "grpo")
 _IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on them, imported or not.
 _LEFT_OUT: Final = (
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # The version has their values.
-    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The same holds for these.
-    "grpo.metrics.table",  # Code that logs a metric has its name; the rest is text.
-    "steps.common.live_diagnosis",  # Only shown.
+    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The version also has the values that these provide.
+    "grpo.metrics.table",  # A metric's name is in the code that logs the metric; the rest is text.
+    "steps.common.live_diagnosis",  # Its results are only shown.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
 """Module -> table of kinds. Only the `repr` of the policy's row counts."""
-_NETWORKS: Final = "grpo.policy.networks"  # Imports the network that the settings name, by its name.
-_OPEN: Final = "steps.common.policies.open"  # Imports the competitor of the policy's kind, by its name.
+_NETWORKS: Final = "grpo.policy.networks"  # Imports the network `policy.network` by a computed name.
+_OPEN: Final = "steps.common.policies.open"  # Imports the kind's `competitor` (`PARTS`) by a computed name.
 _DATA: Final = {
     "grpo.viewer.page": ("grpo/viewer/pages/*",),
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
 """Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")  # Left out of a step's module: the version has declared values, and a card is no output.
+_VIEWS: Final = ("STEP", "card")  # Names left out of a step's module. The version has the declared values; a card is no output.
 _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
@@ -70,7 +71,7 @@ def _path_of(name: str) -> Path | None:
 
 @cache
 def _without_words(text: str) -> tuple[str, frozenset[str]]:
-    """Return the text that counts, and names of possible imports: `a.b` and `a` for `from a import b`."""
+    """Return the text that counts, and names of possible modules: `a.b` and `a` for `from a import b`, because `b` may be a function."""
     tree, remover = ast.parse(text), _WordRemover()
     tree.body = [node for node in tree.body if not _is_view(node)]
     remover.visit(tree)
@@ -88,7 +89,7 @@ def _is_view(node: ast.stmt) -> bool:
 
 
 class _WordRemover(ast.NodeTransformer):
-    """Removes what changes no result. Moves imports into a list of (name in the module, dotted name)."""
+    """Removes code that changes no result. Moves imports into a list of (name in the module, dotted name)."""
 
     def __init__(self) -> None:
         self.imports: list[tuple[str, str]] = []
@@ -105,7 +106,7 @@ class _WordRemover(ast.NodeTransformer):
             case ast.Expr(value=ast.Constant()):
                 return None
             case ast.Expr(value=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=keywords)) if name in _MESSAGE_CALLS:
-                if not any(keyword.arg == "file" for keyword in keywords):  # A file may be an output.
+                if not any(keyword.arg == "file" for keyword in keywords):  # The file may be an output, so the text counts.
                     _TextRemover().visit(node)
             case ast.Raise(exc=ast.Call() as error):
                 error.args, error.keywords = [], []

@@ -1,4 +1,7 @@
-"""Commands of the flow and `chess-grpo`: printed to be pasted, and checked when typed."""
+"""Texts of commands that messages print, and a check of the settings in a flow command.
+
+The flow (`FLOW_FILE`) is the pipeline as a program of Metaflow. `chess-grpo` is the project's other program.
+"""
 
 import itertools
 import os
@@ -15,17 +18,17 @@ FLOW_FILE: Final = "flows/chess_grpo.py"
 
 
 class CommandError(PlainError, ValueError):
-    """A flow command has a wrong option; the message has the right command."""
+    """A flow command has a wrong option; the message shows the right form."""
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """Return the command that resumes a flow run; `places` are values of `--with`, such as "batch"."""
+    """Return the command that resumes a flow run; `places` are values of `--with`, such as "batch" for AWS Batch."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 
 
 def refuse_settings(arguments: Sequence[str]) -> None:
-    """Raise CommandError for a wrong `--config` option, because Metaflow's error speaks of its own configuration."""
+    """Raise CommandError for a wrong `--config` or `--config-value`. Metaflow's own message does not mention this project's settings."""
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
@@ -54,7 +57,7 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 def pasteable(command: str) -> str:
     """Return a command with its program's path: `chess-grpo show last` becomes `.venv/bin/chess-grpo show last`.
 
-    Nothing changes if the shell finds this environment's program by name, or if the environment has no such program.
+    The command stays unchanged if the shell finds this environment's program by name, or if the environment has no such program.
     """
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program

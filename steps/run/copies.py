@@ -1,8 +1,12 @@
-"""Copies of outputs and progress in S3. Writers share no copy; the file that completes a copy is uploaded last.
+"""Copies of outputs and progress in S3, for the store (`steps.run.store`).
 
-- `outputs/STEP/VERSION/HASH/`: an output's files, then the manifest.
+An output is a finished step's folder; progress is the folder of an unfinished step. VERSION is a hash of all that the output depends on.
+
+- `outputs/STEP/VERSION/HASH/`: an output's files, then the manifest (name -> hash).
 - `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, then the index (name -> hash).
-  A new copy takes a NUMBER above all others, so the highest number is the latest work, whatever clocks say.
+  A new copy takes a NUMBER above all others, so the highest number is the latest work, even if clocks differ.
+
+The manifest or index is uploaded last, so a copy without this file is incomplete. No two processes write the same copy of progress.
 """
 
 import json
@@ -40,11 +44,11 @@ class Copies:
         self._objects = objects
 
     def outputs(self, step: str, version: str) -> dict[str, dict[str, Any]]:
-        """Return prefix -> manifest of an output's copies. A damaged copy is left out with a warning."""
+        """Return key prefix -> manifest of an output's copies. A copy with a damaged manifest is left out with a warning."""
         manifests = {}
         for key in self._objects.keys(f"outputs/{step}/{version}/"):
             prefix = key.removesuffix(f"/{MANIFEST}")
-            if prefix != key and prefix.count("/") == 3:  # Deeper files belong to the output.
+            if prefix != key and prefix.count("/") == 3:  # Deeper files of this name belong to the output.
                 address = f"{self._objects}/{key}"
                 try:
                     manifests[prefix] = of_output(parse_manifest(self._objects.get(key) or b"", address), step, version, address)
@@ -53,7 +57,7 @@ class Copies:
         return manifests
 
     def publish(self, folder: Path) -> None:
-        """Upload a local output, over an equal copy, which may be damaged."""
+        """Upload a local output. An equal copy is overwritten, because it may be damaged."""
         manifest = read_manifest(folder)
         prefix = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
@@ -67,7 +71,7 @@ class Copies:
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
     def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
-        """Fetch the latest complete copy if its number is above the folder's. Return prefix and number of a new copy."""
+        """Fetch the latest complete copy if its number is above the folder's. Return key prefix and number for a new copy."""
         keys = self._objects.keys(_progress_prefix(step, version))
         copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
         number = 1 + max([self._fetch_progress(copies, step, folder), *(number for number, _ in copies)])
@@ -95,7 +99,11 @@ class Copies:
         return own_number
 
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
-        """Upload new files to `copy`, where the hashes `known` already are. Return the hashes of the complete copy."""
+        """Upload the folder's new files and the index to the key prefix `copy`, then delete the files no longer used.
+
+        `copy` and `number` are from `begin_progress`. `known` has the hashes of the copy's files before the call; returns the hashes after
+        the call.
+        """
         if _number_of(folder) != number:
             replace_file(folder / _NUMBER, json_text(number).encode())
         files = {name: digest for name, digest in file_hashes(folder).items() if name != _NUMBER}
@@ -124,7 +132,7 @@ class Copies:
 
 
 def of_output(manifest: dict[str, Any], step: str, version: str, source: object) -> dict[str, Any]:
-    """Return the manifest. Raises CorruptError, naming `source`, for another step or version."""
+    """Return the manifest. Raises CorruptError, with `source` in the message, if it is of another step or version."""
     if (manifest.get("step"), manifest.get("version")) != (step, version):
         raise CorruptError(f"{source} holds another output than version {version} of {step}")
     return manifest

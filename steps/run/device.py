@@ -17,10 +17,10 @@ def torch_device(machine: Machine) -> torch.device:
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    # Also on the CPU, where threads sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would import
-    # torch's compiler, which takes 1.3 seconds and is not used.
+    # Needed on the CPU too, where threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` does the
+    # same, but imports torch's compiler, which takes 1.3 seconds and is not used.
     torch.set_deterministic_debug_mode("error")
-    # Off, because filling takes 5 % of a training step; it only guards against reading uninitialized memory.
+    # Deterministic mode would fill new tensors, which takes 5 % of a training step and only guards against reading uninitialized memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
@@ -31,7 +31,7 @@ def torch_device(machine: Machine) -> torch.device:
 
 
 def device_facts(machine: Machine) -> str:
-    """Return the facts, besides the code, that change the last bits of trained weights."""
+    """Return the device, the torch version and, on the CPU, instruction set and threads. They change the last bits of trained weights."""
     device = torch_device(machine)
     if device.type == "cuda":
         return f"cuda {torch.cuda.get_device_name(device)} torch {torch.__version__}"

@@ -1,7 +1,10 @@
-"""Modules of the pipeline by kind of policy; `grpo.settings.kinds` has the library's.
+"""Table `PARTS`: modules of the pipeline for each kind of policy, `network` or `language`.
 
-Rows name modules without importing them, because torch takes seconds to import. Each kind also has the templates
-`steps/pages/kinds/NAME.md.j2` (text on pages) and `steps/cards/kinds/NAME.html.j2` (card of `pretrain`).
+The table has names of modules and imports none, because torch takes seconds to import. Each kind KIND also has the templates
+`steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (Metaflow's card of `pretrain`).
+`grpo.settings.kinds` has a similar table for the library.
+
+A step's version, a hash of all that its output depends on, includes the `repr` of the kind's `Parts` (`steps.run.code`).
 """
 
 from collections.abc import Mapping
@@ -15,15 +18,15 @@ from steps import STEPS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """A step for one kind of policy: module of the body, and additions to the fields of `Step` with these names.
+    """A step for one kind of policy: the module of its body, and additions to the declaration `Step`.
 
-    `repr`, part of a step's version, shows the module alone: settings are there by value, metrics change no output.
+    The `repr` shows only `module`. The version has the values of the settings anyway, and metrics do not change outputs.
     """
 
     module: str  # Dotted name of the module whose `body` computes the output.
-    reads: tuple[str, ...] = field(default=(), repr=False)
-    shows: tuple[str, ...] = field(default=(), repr=False)
-    headlines: tuple[str, ...] = field(default=(), repr=False)
+    reads: tuple[str, ...] = field(default=(), repr=False)  # Settings, added to `Step.reads`.
+    shows: tuple[str, ...] = field(default=(), repr=False)  # Metrics, added to `Step.shows`.
+    headlines: tuple[str, ...] = field(default=(), repr=False)  # Metrics, added to `Step.headlines`.
 
     def __post_init__(self) -> None:
         if unknown := unknown_settings(self.reads):
@@ -32,10 +35,10 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Modules of one kind of policy. `repr`, part of a step's version, shows what outputs depend on."""
+    """Modules of one kind of policy. The `repr` shows only modules that outputs depend on."""
 
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts(seen)` (more of the card).
+    figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts) and `more_parts(seen)` (parts below the charts).
     variants: Mapping[str, Variant] = field(default_factory=dict)  # By step; other steps use the body of their own file.
 
     def __post_init__(self) -> None:

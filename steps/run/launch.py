@@ -1,4 +1,7 @@
-"""Launch of a run: nearest preset, label, and the command that starts an equal run."""
+"""Launch of a run: nearest preset, label, and the command that starts an equal run.
+
+A preset is a settings file of the project, such as `smoke`. The nearest preset differs from the run in the fewest settings.
+"""
 
 import json
 import shlex
@@ -24,13 +27,13 @@ class Launch:
 
     @property
     def text(self) -> str:
-        """Settings file for `--config settings`."""
+        """Text of a settings file (TOML) for `--config settings`, with the run's settings."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
     @property
     def label(self) -> str:
-        """Preset, at most three changed settings, and seed: the run's name until its verdict."""
+        """Text of preset, at most three changed settings, and seed. It names the run until the run has a verdict."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
         more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
         return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
@@ -43,17 +46,17 @@ class Launch:
 
 
 def launch_of(settings: Mapping[str, Any]) -> Launch:
-    r"""Return the preset with the fewest differences from complete settings, and the differences.
+    r"""Return the preset that is nearest to complete settings, and the differences.
 
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     values = flattened(settings)
-    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # Default first: `min` prefers it among equals.
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # The default first: `min` takes the first of equals.
     launches = []
     for name in names:
         preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))
-        # No difference is None, because no preset sets a setting that is None (off) by default.
+        # TOML has no None. No difference is None, because no preset changes a setting whose default is None.
         differences = {key: value for key, value in values.items() if key not in preset or preset[key] != value}
         launches.append(Launch(preset=name, differences=differences, seed=values[_SEED]))
     return min(launches, key=lambda launch: len(launch.differences))

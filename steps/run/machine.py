@@ -1,4 +1,8 @@
-"""Facts of this machine, from environment variables; no setting."""
+"""Facts of this machine, mostly from environment variables: engine, folders, tracking store, device, threads.
+
+A run's settings do not contain these facts, because each machine that works on the run has its own.
+The home is the folder `Machine.home`. A step's version is a hash of all that the step's output depends on.
+"""
 
 import os
 import re
@@ -16,12 +20,12 @@ _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
-SECRETS: Final = "CHESS_GRPO_SECRETS"  # Comma-separated names in AWS Secrets Manager: variables for containers.
-MIRROR: Final = "CHESS_GRPO_WANDB"  # Mirror in Weights & Biases (`steps.track.wandb`).
+SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names of secrets in AWS Secrets Manager, comma-separated. Containers get the secrets as variables.
+MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases (`steps.track.wandb`): OFF, OFFLINE or ONLINE.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
-OFF: Final = "off"  # CHESS_GRPO_WANDB: no mirror.
-OFFLINE: Final = "offline"  # Mirror in a folder of the home, for `wandb sync`.
-ONLINE: Final = "online"  # Mirror while the step runs; offline without an API key.
+OFF: Final = "off"  # Value of CHESS_GRPO_WANDB, the default: no copy.
+OFFLINE: Final = "offline"  # The copy is a folder in the home, which the user uploads by `wandb sync`.
+ONLINE: Final = "online"  # The copy is sent while the step runs. Without an API key, the same as `offline`.
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
@@ -36,15 +40,15 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. Part of versions, because they change rounding.
+    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. Part of versions, because the number changes rounding.
     store: str = ""  # CHESS_GRPO_STORE: a folder or `s3://BUCKET/PREFIX`; empty for `home`.
-    is_container: bool = False  # Whether the disk vanishes with the task.
+    is_container: bool = False  # Whether this is a container of AWS Batch, whose disk is lost when the task ends.
     task: str = ""  # CHESS_GRPO_TASK: RUN/STEP/TASK; empty outside of a flow.
     mirror: str = OFF  # CHESS_GRPO_WANDB.
 
     @classmethod
     def here(cls) -> Self:
-        """Return the facts of this machine. Raises MachineError."""
+        """Return the facts of this machine. Raises MachineError if a variable is invalid or the user has no home folder."""
         require_home()
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
@@ -66,7 +70,7 @@ class Machine:
 
 
 def require_home() -> None:
-    """Raise MachineError without a home folder, because several libraries read configuration there."""
+    """Raise MachineError if the user has no home folder, because several libraries read configuration there."""
     try:
         Path.home()
     except RuntimeError:
@@ -81,7 +85,7 @@ def _num_threads() -> int:
 
 
 def _one_of(name: str, allowed: Sequence[str]) -> str:
-    """Return a variable's value; by default the first allowed one. Raises MachineError."""
+    """Return a variable's value; if unset, the first of `allowed`. Raises MachineError for other values."""
     value = os.environ.get(name) or allowed[0]
     if value not in allowed:
         raise MachineError(f"{name}={value}: it may be {', '.join(allowed)}; unset, it is {allowed[0]}")
@@ -89,7 +93,10 @@ def _one_of(name: str, allowed: Sequence[str]) -> str:
 
 
 def store_place(environment: Mapping[str, str]) -> str:
-    """Return CHESS_GRPO_STORE, a folder as an absolute path; empty if unset. Raises MachineError for another address."""
+    """Return CHESS_GRPO_STORE: an S3 address unchanged, a folder as an absolute path, or "" if unset.
+
+    Raises MachineError for a scheme other than `s3`, an invalid bucket name, and an address with keys, user or query.
+    """
     address = environment.get(STORE) or ""
     scheme, is_url, rest = address.partition("://")
     if is_url and (scheme != "s3" or not rest.partition("/")[0]):
@@ -143,5 +150,5 @@ def _shown(address: re.Match[str]) -> str:
     location, _, query = rest.replace("#", "?").partition("?")
     if rest.startswith("/"):  # A local file or database: an @ belongs to the path.
         return f"{scheme}{location}"
-    # An @ after a question mark: either may belong to a password.
+    # If an @ follows a question mark, the password may contain the question mark. So nothing of the address is shown.
     return f"{scheme}..." if "@" in query else f"{scheme}{location.rpartition('@')[2]}"

@@ -1,4 +1,4 @@
-"""Objects by key, in a folder or in S3. No reader sees an incomplete object."""
+"""Objects (byte strings by key) in a folder or in S3, for the store (`steps.run.store`). No reader sees an incomplete object."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from grpo.settings.types import S3_SCHEME
 
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")  # Another writer was first, or is writing now.
 _ABSENT: Final = ("NoSuchKey", "404")  # Missing object; 404 answers a HEAD request.
-_NUM_READS: Final = 3  # Attempts to read a body that breaks off.
+_NUM_READS: Final = 3  # Times that an object is read, because a connection may break.
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
@@ -51,6 +51,7 @@ class FolderObjects:
         """Return the sorted keys below a prefix such as `runs/`."""
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):  # Skips folders that are removed meanwhile.
+            # Writers make unfinished objects in hidden folders. `os.walk` does not enter the folders removed here.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)
@@ -67,7 +68,7 @@ class S3Objects:
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        # A new session, because the process shares boto3's default session.
+        # A new session, because the threads of a process share boto3's default session, and sessions are not thread-safe.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
             self._client = boto3.session.Session().client("s3", config=settings)
@@ -84,7 +85,7 @@ class S3Objects:
             return None
 
     def _body(self, key: str) -> bytes:
-        """Return an object's content. Botocore retries requests, but not reading the body."""
+        """Return an object's content. This method retries reading the body, because botocore retries only requests."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):
@@ -107,7 +108,7 @@ class S3Objects:
                     raise
             else:
                 return True
-        # After a lost answer, botocore's retry conflicts with its first try: equal content was written here.
+        # If S3's answer was lost, botocore's retry conflicts with botocore's first try. Equal content then means success.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:
@@ -133,7 +134,7 @@ class S3Objects:
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
-        """Raise KeyError for a missing object, StoreError for other errors of botocore."""
+        """Raise KeyError for a missing object, StoreError for other errors of boto3 and botocore."""
         try:
             yield
         except _s3_errors() as error:
@@ -152,6 +153,6 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 
 def _code(error: Exception) -> str:
-    """Return S3's error code from the message, because an upload's error has no other; empty without an answer."""
+    """Return S3's error code, or "" if S3 did not answer. The message has the code; an upload's error has it nowhere else."""
     match = _CODE.search(str(error))
     return "" if match is None else match[1]

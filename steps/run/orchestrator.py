@@ -8,7 +8,7 @@ from typing import Final
 from grpo.base.errors import PlainError
 from steps.run.machine import require_home
 
-_SECONDS: Final = (2.0, 3.0)  # To connect, and to wait for an answer.
+_SECONDS: Final = (2.0, 3.0)  # Limits for connecting and for the answer.
 _MAX_REPLY: Final = 200  # Characters of the service's answer in a message.
 
 
@@ -17,7 +17,10 @@ class OrchestratorError(PlainError, RuntimeError):
 
 
 def configuration(environment: Mapping[str, str]) -> str:
-    """Return Metaflow's configuration file, or a note that it has none. Raises OrchestratorError if the file cannot be read."""
+    """Return the path of Metaflow's configuration file, or a note that there is none.
+
+    Raises OrchestratorError if the file is unreadable or no JSON object, or if the file of METAFLOW_PROFILE is missing.
+    """
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
     profile = environment.get("METAFLOW_PROFILE")
@@ -38,7 +41,10 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return "metadata: KIND" or "metadata: ADDRESS". Raises OrchestratorError if the metadata service does not answer."""
+    """Return "metadata: KIND", such as local, or "metadata: ADDRESS" if Metaflow keeps its metadata in a service.
+
+    Raises OrchestratorError if the service's address is not set, or if the service does not answer or reports an error.
+    """
     import requests
     from metaflow import metaflow_config
 

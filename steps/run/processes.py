@@ -1,7 +1,7 @@
 """Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent.
 
 Metaflow's scheduler starts a process per task (on AWS Batch, to watch a remote job), and a task starts processes that render cards. When
-a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG), so GRPO saves its last step.
+a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG). On SIGTERM, training saves its last step.
 """
 
 import os
@@ -26,7 +26,10 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_token() -> str:
-    """Return this process's machine, boot, namespace, id and start (because ids are reused); empty without /proc."""
+    """Return this process's machine, boot, process namespace, id and start, separated by spaces; empty without /proc.
+
+    The start tells two processes apart whose ids are equal, because the kernel reuses ids.
+    """
     if not _NAMESPACE.exists():
         return ""
     machine = _MACHINE.read_text(encoding="utf-8").strip() if _MACHINE.exists() else ""
@@ -35,10 +38,10 @@ def own_token() -> str:
 
 
 def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
-    """Return whether the process of a token lives; "unknown" for an empty token or another machine."""
+    """Return whether the process of a token lives; "unknown" for an empty token, another machine or another process namespace."""
     match token.split(), own_token().split():
         case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
-            if boot != own_boot and not machine.endswith("/"):  # Without a machine id, another boot may be another machine.
+            if boot != own_boot and not machine.endswith("/"):  # Without a machine id after "/", another boot may be another machine.
                 return "gone"
             if (boot, namespace) == (own_boot, own_namespace):
                 return "alive" if _start(int(process)) == start else "gone"
@@ -46,7 +49,7 @@ def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
 
 
 def _start(process: int) -> str | None:
-    """Return a process's start in kernel ticks since boot; None if ended."""
+    """Return a process's start in kernel ticks since boot; None if the process has ended."""
     try:
         state, *fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -57,7 +60,7 @@ def _start(process: int) -> str | None:
 def end_with_parent(*, unwinds: bool = False) -> None:
     """End this process when its parent in the flow ends. Call it once, in the main thread, before anything else.
 
-    The kernel watches the thread that started this process, so a main thread must start it, as in Metaflow.
+    The kernel watches the thread that started this process, so the parent's main thread must start it, as in Metaflow.
 
     Args:
         unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its action.
@@ -69,7 +72,7 @@ def end_with_parent(*, unwinds: bool = False) -> None:
     if unwinds:
         signal.signal(signal.SIGTERM, _unwind)
     signal_when_parent_ends(signal.SIGTERM)
-    if not Path(f"/proc/{parent}").exists():  # The parent ended before.
+    if not Path(f"/proc/{parent}").exists():  # The parent ended before the call above.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

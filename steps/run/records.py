@@ -1,12 +1,16 @@
 """Records of runs in the store, each written once. Trackers, pages and commands show records and outputs.
 
+A task runs a step, or one part of a parallel step. An attempt is one try of a task. The launcher is the process that started or resumed
+the run; its token (`steps.run.processes`) shows whether it still lives. Tasks on AWS Batch do not get the token and record "" instead.
+
 - `runs/RUN/start.json`: facts of the run.
-- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt (one try of a task). The first process to
-  create a record takes NUMBER, so later attempts have higher numbers. Times are only shown, because clocks differ.
+- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt. An attempt takes the first free NUMBER, so later
+  attempts have higher numbers. Times do not order attempts, because clocks differ.
 - `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
-- `marks/RUN/COUNT.MARK`: after COUNT attempts the run was `over`, `stopped` by its user, or `published` (complete in the tracking
-  store). `reopened`, at a further attempt, cancels these marks. Marks are empty: their names show the state of all runs.
-- `aliases/ID.json`: run with this second id, which Metaflow gave when the run was resumed.
+- `marks/RUN/COUNT.MARK`: state of the run after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user),
+  `published` (complete in the tracking store), or `reopened` (another attempt began, which cancels the marks up to COUNT).
+  Only the names of marks have information, so one listing gives the states of all runs.
+- `aliases/ID.json`: the run's first id. Metaflow's `resume` gives a run the second id ID.
 """
 
 import os
@@ -45,7 +49,7 @@ Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970.
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # As typed: RUN/STEP, or PRESET/NAME for the registry's alias or version, such as `smoke/peak`.
+    name: str  # As typed, such as RUN/STEP. An alias or version of the registry has its preset: `smoke/peak`.
     run: Id
     step: int  # GRPO step; 0 is the pretrained policy.
 
@@ -57,14 +61,14 @@ class RunFacts(TypedDict):
     settings: dict[str, Any]
     code: CodeFacts
     tracking: str  # Address of the tracking store, without secrets.
-    command: str  # Starts an equal run.
+    command: str  # Shell command that starts an equal run.
     label: str  # Name in trackers.
     tags: dict[str, str]
     head: str  # Beginning of the trackers' description, in Markdown.
     texts: dict[FileName, str]  # The settings as typed, by file name.
     origin: OriginFacts | None
     started: Seconds
-    launcher: str  # Token (`steps.run.processes`) of the process that launched the run; empty for a service.
+    launcher: str  # Token of the process that started the run; empty on AWS Batch.
 
 
 @STRICT
@@ -105,17 +109,17 @@ class Attempt:
     number: int  # From 0, among the run's attempts.
     version: str
     started: float  # Seconds since 1970.
-    launcher: str  # Token of the process that launched or resumed the run; empty for a service.
+    launcher: str  # Token of the process that started or resumed the run; empty on AWS Batch.
     task: str = ""  # Metaflow's RUN/STEP/TASK; after a resume RUN is the second id. Empty outside of a flow.
     status: Status = "running"
-    ended: float | None = None  # Of a killed process, its last known time. None while at work.
+    ended: float | None = None  # Seconds since 1970; the last known time of a killed process. None while running.
     output: StepOutput | None = None
     error: str = ""
-    num_lines: int | None = None  # Journal's lines at an end without output; another run may append. None while at work.
+    num_lines: int | None = None  # Journal's lines when the attempt ended (later ones may append); 0 if finished, None while running.
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
-        """Record the end at `at` (seconds since 1970, default: now), and return the ended attempt. An earlier record of the end counts."""
+        """Record the end at `at` (seconds since 1970, default: now), and return the ended attempt. An existing record of the end stays."""
         num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
         self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
@@ -124,7 +128,7 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class _Marks:
-    """Highest number of each mark of a run; -1 without the mark."""
+    """Highest number in the names of each of a run's marks; -1 without the mark."""
 
     order: int = -1
     over: int = -1
@@ -146,7 +150,7 @@ class _Marks:
 
 
 class Run:
-    """A run as recorded. Records are read once, so later changes need a new object."""
+    """A run as recorded. The object reads each record once, so only a new object shows later changes."""
 
     def __init__(self, store: Store, facts: RunFacts, keys: Iterable[str], marks: _Marks) -> None:
         self._store, self.facts, self.name, self._marks = store, facts, facts["run"], marks
@@ -156,7 +160,7 @@ class Run:
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, earliest first. Without a recorded end, an attempt counts as killed if its task has a later one."""
+        """All attempts, earliest first. An attempt without a recorded end counts as killed if its task has a later attempt."""
         begun = self._store.read_all(self._begun, _BEGUN_FORM)
         ended = self._store.read_all(self._ended, _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
@@ -186,7 +190,10 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """Status. If the launcher's state is unknown (another machine), failed or killed tasks end the run unless another task runs."""
+        """Status of the run. A run whose launcher lives is running.
+
+        If the launcher's state is unknown (on another machine), a failed or killed task ends the run unless another task is running.
+        """
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
         states = {attempt.status for attempt in self.latest().values()}
@@ -197,17 +204,17 @@ class Run:
 
     @property
     def launcher(self) -> str:
-        """Token of the process that launched the run or resumed it last; empty for a service."""
+        """Token of the process that started the run or resumed it last; empty on AWS Batch."""
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` that resume the run: "batch" if a service ran it and the store is S3."""
+        """Values of `--with` for the command that resumes the run: "batch" if the token is empty and the store is S3."""
         return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
 
     @property
     def other_ids(self) -> tuple[str, ...]:
-        """Second ids, from Metaflow's `resume`."""
+        """Second ids of the run, one from each of Metaflow's `resume`."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
         return tuple(other for other in ids if other not in ("", self.name))
 
@@ -251,9 +258,9 @@ class Run:
 
     @property
     def failure(self) -> Attempt | None:
-        """Latest attempt that failed (else: was killed) without a repetition, or None."""
+        """Latest failed attempt, else latest killed attempt; None if there is none. Attempts whose task was tried again do not count."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
-        # When a task fails, the scheduler kills the tasks beside it.
+        # When a task fails, the scheduler kills the parallel tasks. So the failed attempt is the cause, even if a killed one is later.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 
@@ -262,7 +269,7 @@ class Runs:
         self._store = store
 
     def begin_run(self, facts: RunFacts) -> None:
-        """Record that a run starts; a second try changes nothing."""
+        """Record that a run starts; a second call for the run changes nothing."""
         marks = self._marks()
         if facts["run"] not in marks:
             self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})
@@ -297,7 +304,7 @@ class Runs:
         return self._named(sorted(marks, key=lambda run: marks[run].order)[-count:])
 
     def unpublished(self) -> list[Run]:
-        """Return the runs that are not published, newest first, without reading others."""
+        """Return the runs that are not published, newest first, without reading published ones."""
         return self._named([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
@@ -312,13 +319,16 @@ class Runs:
         return Run(self._store, facts, self._store.keys(f"runs/{run}/"), self._marks(run).get(run, _Marks()))
 
     def close_gone(self) -> list[Run]:
-        """Close this machine's runs whose launchers are gone, and return the unfinished ones."""
+        """Close this machine's runs whose launchers are gone. Return the closed runs that are not finished."""
         open_runs = self._named([run for run, marks in self._marks().items() if not (marks.is_over or marks.is_published)])
         gone = [run for run in open_runs if state_of(run.launcher) == "gone"]
         return [closed for run in gone if (closed := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:
-        """End all attempts of a run whose launcher is gone or is this process, and return the closed run."""
+        """Record that the running attempts were killed and that the run is over. Return the closed run.
+
+        The run's launcher must be gone or be this process.
+        """
         error = _STOPPED if run._marks.is_stopped else _LOST
         for attempt in run.attempts:
             if attempt.ended is None:

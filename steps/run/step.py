@@ -1,4 +1,10 @@
-"""Declaration of a step: `STEP` in the step's file, beside `body` and `card`."""
+"""Declaration of a pipeline step: `STEP` in the step's file, beside `body` and `card`.
+
+- Version: hash of all that a step's output depends on. Equal versions share one stored output.
+- Kind: `network` or `language`, the kind of the run's policy (`policy.kind`).
+- Origin: the run whose checkpoint a resumed run begins with.
+- Registry: list of policies in MLflow. Its `champion` is the policy to play, a `peak` the checkpoint to resume from.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,32 +33,32 @@ StepName = Annotated[str, AfterValidator(_checked_step)]
 
 @STRICT
 class StepOutput(TypedDict):
-    """Identifies a step's output; plain data, as an artifact of Metaflow."""
+    """Identifies a step's output. Metaflow keeps this plain dict as an artifact."""
 
     step: StepName
     version: VersionHash
     output_hash: Hash
-    reused: bool  # Whether the store had it already.
+    reused: bool  # Whether the output existed already.
 
 
 class Outside(StrEnum):
-    """Dependencies that no step makes; `steps.run.outside` hashes them."""
+    """Inputs that no step computes; `steps.run.outside` hashes them."""
 
     ENGINE = "engine"
     DEVICE = "device"
     SOURCES = "sources"  # Game files, excluded positions, engine.
     BOOK = "book"
-    MODEL = "model"  # Language model before imitation.
+    MODEL = "model"  # Initial language model, before `pretrain`.
     DEFAULTS = "defaults"  # Default settings, which pages show.
 
 
 class OfRun(StrEnum):
-    """Facts of the run that a step can take."""
+    """Facts of the run that can be inputs of a step."""
 
-    CHECKPOINT = "checkpoint"  # Checkpoint that the run resumes from.
+    CHECKPOINT = "checkpoint"  # The origin's checkpoint.
     CHAMPION = "champion"  # Registry's champion, the candidate's opponent.
-    ORIGIN = "origin"  # RUN/STEP of the checkpoint.
-    VERSIONS = "versions"  # Versions of inputs.
+    ORIGIN = "origin"  # RUN/STEP of the origin's checkpoint.
+    VERSIONS = "versions"  # Versions of the outputs of `inputs`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,13 +72,13 @@ class Step:
     inputs: tuple[StepName, ...] = ()  # Steps whose outputs are read.
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
-    joins: str = ""  # Pattern of files of joined parallel tasks. The version has their hashes, not the number of tasks.
+    joins: str = ""  # Pattern of the parallel tasks' files that this step joins. The version has their hashes.
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
     pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
-    headlines: tuple[str, ...] = ()  # Metrics that MLflow also has for the complete run.
+    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run, too, not only at the step.
     resources: Literal["training", "games", "others"] = "others"  # Row of `resources` in the settings, for AWS Batch.
-    is_inherited: bool = False  # Whether a resumed run takes its origin's output, whatever the code was.
-    is_registered: bool = False  # Whether a peak is registered with the output, for resuming on another machine.
+    is_inherited: bool = False  # Whether a resumed run takes the origin's output, even if the code has changed.
+    is_registered: bool = False  # Whether the registry stores the output with a peak, so any machine can resume from the peak.
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.inputs if name not in STEPS] + unknown_settings(self.reads)
@@ -88,7 +94,7 @@ class Step:
         return (*self.reads, *([section] if self.reads_kind and section else []), *self.variant(kind).reads)
 
     def settings(self, settings: Settings) -> dict[str, Any]:
-        """Return the settings that the step reads, JSON-able."""
+        """Return the values of the settings that the step reads, as JSON data."""
         return part_of(settings, self.reads_for(settings.policy.kind))
 
 

@@ -1,8 +1,13 @@
 """Store of step outputs, progress of unfinished steps, and records of runs; in a folder or in S3.
 
-A writer fills a temporary folder, adds the manifest (hash of each file), and renames the folder to `outputs/STEP/VERSION/`. Outputs never
-change, and equal versions have equal outputs, so machines need no lock. Processes of one disk lock a version, because they share
-`progress/STEP/VERSION/`; a dead process holds no lock. If the store is S3 (`steps.run.copies`), these folders lie in the home.
+- Version: hash of all that a step's output depends on (`steps.run.versions`). Equal versions have equal outputs.
+- Output: folder `outputs/STEP/VERSION/` with a manifest (hash of each file). A writer fills a temporary folder and renames it to this
+  path. Outputs never change, so machines need no lock.
+- Progress: folder `progress/STEP/VERSION/`. The processes of one disk share the folder, so each locks the version while it works. A dead
+  process holds no lock.
+- Record: a small JSON object about a run (`steps.run.records`).
+
+If the store is S3, outputs and progress lie in the home (`Machine.home`) and are copied to S3 (`steps.run.copies`).
 """
 
 import os
@@ -43,7 +48,7 @@ _NUM_AT_ONCE: Final = 16  # Concurrent reads of records.
 
 
 class MissingFileError(CorruptError, FileNotFoundError):
-    """A complete output has no such file, because other code made it."""
+    """A complete output has no such file, because an earlier or later state of the code made the output."""
 
 
 class Store:
@@ -65,7 +70,7 @@ class Store:
         return self._place
 
     def folder(self, step: str, version: str) -> Path:
-        """Return the path of an output on this disk, which may not exist."""
+        """Return an output's path on this disk. The folder may not exist."""
         return self._folder / "outputs" / step / version
 
     def progress(self, step: str, version: str) -> Path:
@@ -77,7 +82,7 @@ class Store:
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
     def open(self, output: StepOutput) -> Path:
-        """Return an output's verified folder, if necessary from S3. Raises CorruptError without a complete copy."""
+        """Verify an output and return its folder; download a copy from S3 if needed. Raises CorruptError without a complete copy."""
         if self._verified(output["step"], output["version"], output["output_hash"]) is None:
             raise CorruptError(f"{self} has no complete copy of the output {output['output_hash'][:12]} of {output['step']}")
         return self.folder(output["step"], output["version"])
@@ -93,26 +98,28 @@ class Store:
 
     @contextmanager
     def making(self, step: str, version: str) -> Iterator["Making"]:
-        """Yield a `Making`, which has this version's output or makes it. Other processes of this disk wait, and print for which one.
+        """Yield a `Making`, which has this version's output or makes it.
 
-        The progress folder survives kills until the output is stored. With S3, the folder begins as the latest copy of any machine.
+        Only one process of a disk has the `Making` of a version. The others wait, and print which process they wait for.
+
+        The progress folder survives kills and is deleted after the output is stored. With S3, the folder begins as the latest copy.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
         with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
-            # Temporary hard links of killed processes would keep deleted outputs on the disk.
+            # Killed processes leave temporary folders. Hard links in these folders would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)
             making = Making(self, step, version)
             yield making
             if making.output is not None:
-                with suppress(StoreError):  # The next process with this version deletes the progress.
+                with suppress(StoreError):  # After a failure, the next process with this version deletes the copies.
                     if self._copies is not None:
                         self._copies.remove_progress(step, version)
                 if progress.exists():
                     remove_folder(progress)
 
     def _verified(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of a complete output, if necessary from S3; else None. `wanted`: output hash, empty for any."""
+        """Return the manifest of a complete output, or None; download a copy from S3 if needed. `wanted`: output hash, empty for any."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -126,7 +133,7 @@ class Store:
         return next((manifest for prefix, manifest in matching if self._fetch(prefix, manifest, folder)), None)
 
     def _fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> bool:
-        """Return whether the copy was complete; if so, it replaces the folder, which is set aside."""
+        """Download a copy, set `folder` aside and put the copy there. Return False if the copy is damaged."""
         assert self._copies is not None
         try:
             with atomic_folder(folder) as new_folder:
@@ -146,7 +153,7 @@ class Store:
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record, without missing ones. A record that is damaged, moved or of another form is left out with a warning."""
+        """Return key -> record. Missing records are left out; damaged, moved or malformed records too, with a warning."""
         wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
@@ -165,7 +172,7 @@ class Store:
         return self._objects.keys(prefix)
 
     def probe(self) -> None:
-        """Write, list and read a record. Raises StoreError or StorageError."""
+        """Write, list and read a record. Raises StoreError if S3 fails or the record is lost, StorageError if a folder is not writable."""
         self.create(key := "probe/record.json", {})  # Needs permission to write even if the record exists.
         if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
             raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
@@ -193,7 +200,7 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Copy new files of `progress` to S3, if the store is there. A failure prints a warning."""
+        """Copy new files of `progress` to S3 if the store is in S3. A failure prints a warning."""
         if self._store._copies is not None:
             try:
                 self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)
@@ -217,7 +224,7 @@ def _output(manifest: Mapping[str, Any]) -> StepOutput:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder, if it exists, to a path of no version; return the path."""
+    """Rename a folder, if it exists, to `NAME.set-aside-RANDOM`; return that path."""
     aside = folder.with_name(f"{folder.name}.set-aside-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
         folder.rename(aside)

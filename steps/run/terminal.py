@@ -1,4 +1,7 @@
-"""Terminal output of a step at work: one line a minute with progress, time left and the latest metrics."""
+"""Terminal output of a pipeline step at work: one line a minute with progress, time left and the latest metrics.
+
+A step logs records. A record has metrics and events; an event is a name with a message.
+"""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,7 +12,7 @@ from grpo.metrics.table import FINDING
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_MIN_UNITS: Final = 5  # Fewer give no estimate, because they include loading.
+_MIN_UNITS: Final = 5  # Fewer units give no estimate, because the first unit's time includes loading.
 
 
 class Pace:
@@ -20,13 +23,14 @@ class Pace:
         self._last = 0
 
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
-        """Return "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s", at first without estimates.
+        """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s".
 
-        `unit` is a plural. `after` returns the estimated seconds of the run after this work, None if unknown.
+        The first texts and the last have no estimate. `unit` is a plural, such as "steps". `after` returns the estimated seconds of the run
+        after this work, or None if unknown; the run's time left is the sum of both.
         """
         now = time.monotonic()
         if self._first is None or done < self._last:
-            self._first = now, done  # New or repeated work.
+            self._first = now, done  # Work begins, or begins again with a lower `done`.
         self._last, (first_time, first_done) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
         if done >= total or done - first_done < _MIN_UNITS or now == first_time:
@@ -60,7 +64,7 @@ class TerminalSink:
     def __init__(
         self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
     ) -> None:
-        """Take the first word of each line, names of shown metrics, a printer, and `after` of `Pace.text`."""
+        """Take the first word of each line, names of metrics to show, a function that prints a line, and `after` as in `Pace.text`."""
         self._step, self._shown, self._say, self._after = step, tuple(shown), say, after
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
@@ -71,7 +75,7 @@ class TerminalSink:
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Keep the shown metrics. Print an event in full the first time; later lines count repetitions."""
+        """Keep the metrics to show. Print each finding, and each other event the first time; later lines count repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
@@ -89,7 +93,7 @@ class TerminalSink:
             self.finish(text)
 
     def finish(self, text: str = "") -> None:
-        """Print a text, and metrics and repetitions since the last line."""
+        """Print a text with the latest metrics and the repetitions of events since the last line; print nothing if all are empty."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
         repeated = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()

@@ -1,4 +1,7 @@
-"""Estimate of a run's remaining seconds: from earlier runs of its preset, else from its own finished steps."""
+"""Estimate of a run's remaining seconds, from earlier runs of its preset (named settings) or from its own finished steps.
+
+A run reuses outputs that the store already has. Reused outputs took no work, so estimates leave them out.
+"""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -7,7 +10,7 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-# Seconds in a default run on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`.
+# Seconds in a default run on two cores (docs/results.md); only ratios count. `calibrate` is missing, because it runs beside `pretrain`.
 _MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,
@@ -23,7 +26,7 @@ _MEASURED_SECONDS: Final = {
 
 
 def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
-    """Return step -> median seconds over finished runs of this preset, without reused outputs."""
+    """Return step -> median seconds in the finished runs of this preset."""
     step_seconds: dict[str, list[float]] = {}
     for run in runs:
         if run.facts["preset"] == preset and run.status == "finished":
@@ -35,7 +38,8 @@ def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
 def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
     """Return the estimated seconds from the beginning of `step` to the run's end, as if no output were reused.
 
-    `usual` is from `usual_seconds`. If empty, the run's finished steps count; without them, the result is None.
+    `usual` is from `usual_seconds`. If `usual` is empty, the speed of the run's finished steps scales `_MEASURED_SECONDS`; without finished
+    steps the result is None.
     """
     remaining = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED_SECONDS]
     if usual:
@@ -48,7 +52,7 @@ def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | Non
 
 
 def _computed(run: Run) -> dict[str, float]:
-    """Return step -> seconds of its longest finished task, without reused outputs."""
+    """Return step -> seconds of its longest task that computed an output."""
     longest: dict[str, float] = {}
     for attempt in run.latest().values():
         if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:

@@ -15,8 +15,8 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages; in a package, so that an installation has the file.
-CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable: the launching checkout's CodeFacts as JSON, for containers, which have no git.
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages. In a package, so installations include the file.
+CODE: Final = "_CHESS_GRPO_CODE"  # Variable with the launching checkout's CodeFacts (JSON), for containers without git.
 
 
 @STRICT
@@ -29,7 +29,7 @@ class CodeFacts(TypedDict):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
     version: str
-    parts: Mapping[str, Any]  # Hashed parts, which explain how two versions differ.
+    parts: Mapping[str, Any]  # What the version is the hash of; shows how two versions differ.
 
 
 def step_version(
@@ -38,11 +38,11 @@ def step_version(
     """Return the version of a step.
 
     Args:
-        step: name, and module of the body.
-        policy: kind and network choose the modules that count as code.
-        settings: settings that the step reads, JSON-able.
+        step: declaration; the version has the step's name and the hash of its body's code.
+        policy: settings; kind and network choose the modules that count as code.
+        settings: values of the settings that the step reads, as JSON data.
         inputs: name -> hash, of inputs from other steps, files, engine and machine.
-        code: from `describe_code`; only `lock` counts. A run that reuses no output adds its name as `fresh`.
+        code: `describe_code()`, of which only `lock` counts, and `fresh`: the id of a run that reuses no output, else empty.
     """
     parts = {
         "step": step.name,
@@ -56,7 +56,7 @@ def step_version(
 
 
 def describe_code() -> CodeFacts:
-    """Return the facts of the running code, in a container from `CODE`."""
+    """Return the facts of the running code. Commit and dirty flag come from the variable `CODE` if it is set, else from git."""
     lock = sha256_file(LOCK)
     if inherited := os.environ.get(CODE):
         launched = json.loads(inherited)

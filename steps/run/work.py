@@ -1,8 +1,11 @@
-"""Interface of a step's body: settings, inputs, folder to fill, and the journal of the step's records.
+"""Interface of a step's body, the function that computes the output: settings, inputs, folder to fill, and the journal.
 
-The journal, `aside/journal.jsonl` in the progress folder, has one line per record, with time and hash. After a kill, the journal is cut
-back to the last checkpoint, and the same records are logged again with their original times. So line N never changes, and trackers log
-each line once by counting lines. The output has the journal and the history (without times), `history.jsonl`.
+A step logs records (metrics and events). The journal, `aside/journal.jsonl` in the progress folder, has one line per record, with time and
+hash. After a kill, the journal is cut back to the last checkpoint, and the step logs the same records again with their original times. So
+line N never changes, and trackers count lines to log each line once.
+
+The output contains the journal and the history. The history, `history.jsonl`, has the records without times. The output's hash covers the
+history but not the journal.
 """
 
 import json
@@ -60,18 +63,18 @@ class Work:
     folder: Path  # Empty at first, the step's output at the end.
     settings: Settings
     machine: Machine
-    inputs: Mapping[str, Path] = field(default_factory=dict)  # Step of `Step.inputs` -> verified output.
-    of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of existing checkpoint and champion, if in `Step.of_run`.
+    inputs: Mapping[str, Path] = field(default_factory=dict)  # Step in `Step.inputs` -> folder of its verified output.
+    of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if in `Step.of_run` and existing.
     parts: Sequence[Path] = ()  # Outputs of joined parallel tasks.
     part: Part = Part(number=0, count=1)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # Parts of the version.
+    facts: Mapping[str, Any] = field(default_factory=dict)  # The version's settings, and its hash of each input.
     progress_folder: Path  # Survives a kill; contains the journal.
     listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
     say: Callable[[str], None] = print  # Prints a line.
     saved: Callable[[], None] = lambda: None  # Called after each checkpoint or other progress on the disk.
-    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Finds events in a record, for listeners only.
+    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns events to add to a record for the listeners.
     _rows: list[dict[str, Any]] = field(default_factory=list)  # Parsed lines of the journal.
-    _old_times: deque[int] | None = None  # Times (ms since 1970) of lines that were cut; None before any cut.
+    _old_times: deque[int] | None = None  # Times (ms since 1970) of cut lines, for the same records; None before `go_on_after`.
 
     def __post_init__(self) -> None:
         self._rows = read_journal(self.progress_folder)
@@ -98,11 +101,11 @@ class Work:
             listener.progress(done, total, unit)
 
     def history(self) -> tuple[Record, ...]:
-        """Return the journal's records, except those aside, also from before a kill."""
+        """Return the journal's records without those aside. Records from before a kill are included."""
         return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
-        """Cut the journal from before a kill after this step (-1: all of it). Listeners receive the remaining records."""
+        """Keep the journal's records up to this step (-1: none) after a kill, and send the listeners these records."""
         old_rows = self._rows
         self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, old_rows))
         self._old_times = deque(row["time"] for row in old_rows[len(self._rows) :])
@@ -134,7 +137,7 @@ def read_history(folder: Path) -> list[Record]:
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows in a progress folder or output, up to the first incomplete or changed line."""
+    """Return the journal's rows in a progress folder or output, up to the first incomplete or changed line."""
     rows: list[dict[str, Any]] = []
     with suppress(FileNotFoundError, NotADirectoryError), (folder / JOURNAL).open("rb") as file:
         for line in file:
@@ -150,7 +153,7 @@ def _sealed(row: Mapping[str, Any]) -> str:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Return a line's row; None if incomplete, changed or of another form."""
+    """Return a line's row; None if the line is incomplete, changed or of another form."""
     if (seal := _SEAL.search(line)) is None:
         return None
     text = f"{line[: seal.start()].decode(errors='replace')}}}"
@@ -171,7 +174,7 @@ def record_row(record: Record) -> dict[str, Any]:
 
 
 def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
-    """Return the record of a row, with any metric names. Raises CorruptError, naming `place`, for another form."""
+    """Return the record of a row; metrics may have any names. Raises CorruptError, with `place` in the message, for another form."""
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))
