@@ -173,7 +173,10 @@ def on_device(record: _Record, device: torch.device) -> _Record:
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Return the parts' rows in order, padded with 0 to the widest. Nested dataclasses are joined too. Other values are the first part's."""
+    """Return the parts' rows in order, padded with 0 to the widest row.
+
+    Nested dataclasses are joined too; other values come from the first part.
+    """
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):

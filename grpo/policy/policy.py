@@ -49,8 +49,8 @@ class Policy(Protocol):
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Return the policy that `save` wrote.
 
-        Raises IncompatibleError if the policy needs other code, CorruptError if a file is missing or damaged, NonFiniteError for weights that
-        are NaN or infinite.
+        Raises IncompatibleError if the policy needs other code, CorruptError if a file is missing or damaged, NonFiniteError for weights
+        that are NaN or infinite.
         """
 
 

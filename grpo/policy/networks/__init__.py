@@ -1,6 +1,6 @@
 """Chess networks, one per file. `policy.network` names the file; the file's class `Network` is a torch module.
 
-`Network(PolicyConfig)` maps a `PositionBatch` of B boards to logits of their legal moves, [B, A]. Boards with fewer than A moves are padded;
+`Network(PolicyConfig)` maps a `PositionBatch` of B boards to logits of their legal moves, [B, A]. Boards with fewer moves are padded, and
 logits of padding may be any number. A network has no dropout, and a board's logits do not depend on the other boards of the batch.
 """
 
