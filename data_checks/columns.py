@@ -156,7 +156,7 @@ def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return 1 if a label from a game is not the move of the game, 0 if it is. None: the label is not from a game, or the game is missing."""
+    """Return 1 if a label from a game is not the game's move, 0 if it is. None: the label is not from a game, or the game is missing."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])
