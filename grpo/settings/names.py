@@ -22,7 +22,7 @@ MAIN: Final[Container[str]] = frozenset(
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
     )
 )
-"""Settings that a run's pages show even if they are defaults."""
+"""Settings that a run's pages show even if they have the default value."""
 _NOT_COMPARED: Final = ("boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())

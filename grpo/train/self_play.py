@@ -24,14 +24,14 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Low, because evaluation games use best moves.
+"""Sampling temperature of both players. Low, because evaluation games use the most likely moves.
 
-Not 0, because with best moves 50 % of the games end by repetition (10 % at 0.7).
+Not 0, because at 0 (the most likely moves) 50 % of the games end by repetition. At 0.7, 10 % do.
 """
 OPENING_PLIES: Final = 6
 """Maximum random legal plies at the beginning of a game."""
 MAX_PLIES: Final = 160
-"""Length at which a game is cut off."""
+"""Plies after which a game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors. A batch's games are played in lock-step.
 _STATES_PER_OPENING: Final = 40  # Most openings give more states, so one batch is usually enough. Large batches are cheaper per move.
 _MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
@@ -49,15 +49,15 @@ class SelfPlay:
     values: Values
     config: GrpoConfig
     size: int
-    """States per step."""
+    """Number of self-play states that a step uses."""
     first_step: int
-    """Step at which round 0 begins."""
+    """Step at which round 0 begins, counted from 0."""
     seed: int
     exclude: Container[str]
     """Keys of positions that must not be states (`grpo.board.encoding.position_key`)."""
     num_processes: int
     say: Callable[[str], None]
-    """Prints when a round begins, because a round takes longer than many steps."""
+    """Prints a line when a round begins, because a round takes longer than many steps."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class SelfPlay:
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round's number and states; a resumed run cannot play the round again, because the policy has changed."""
+        """Return the round's number and states. A resumed run cannot play the round again, because the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}

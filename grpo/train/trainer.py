@@ -67,10 +67,10 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     max_log_ratio: float
     """Largest |ln(new / sampled probability)| that rounding alone causes."""
 
-    # Training depends on these.
+    # Training depends on the results of these methods.
 
     def states(self, policy: _Policy, step: int) -> _Start:
-        """Return what a step's rollout starts from, such as boards; steps count from 0."""
+        """Return the boards or prompts from which a step's rollout starts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
         """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
@@ -84,14 +84,17 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean exact KL(policy || reference) per row in nats, NaN if not measured; `first` is the first optimizer step taken."""
+        """Return mean exact KL(policy || reference) per row, in nats; NaN if not measured.
+
+        `first` has the measurements of the first optimizer step; None if no step was taken.
+        """
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a resumed run cannot compute again."""
+        """Return the tensors that a checkpoint must store, because a resumed run cannot compute them again."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # These only inform.
+    # The results of these methods are only logged.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
@@ -110,7 +113,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place: a copy of the problem's reference, or a restored policy. Schedules begin at `first_step`."""
+        """Train `policy` in place. It is a copy of the problem's reference, or a restored policy.
+
+        Schedules begin after `first_step` rollouts.
+        """
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
@@ -197,11 +203,11 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # A part is empty if the engine failed on too many states.
+        # A minibatch is empty if the engine failed on too many states.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
-        """Accumulate the minibatch's gradient, piece by piece; return its measurements."""
+        """Compute the minibatch's gradient, piece by piece; return the minibatch's measurements."""
         self._optimizer.zero_grad(set_to_none=True)
         # Each piece is divided by the weight of the whole minibatch, so the pieces' gradients add up to the gradient of the mean loss.
         total = float(rollout.row_weights[rows].sum())
