@@ -7,6 +7,7 @@ Both use the same boards and network, groups of 16, and all cores.
 
 The plain loop searches the position after the move, at two depths. Depth 4 is the depth of the field notes (tests/field_notes, records of
 five failed runs). One ply less than our tables' depth is as strong as our tables, because the move itself is the first ply.
+By default both depths are 4.
 """
 
 import os
@@ -154,7 +155,7 @@ def main() -> None:
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
             for name, speeds_of_way in (
                 ("ours, tables at hand", speed),
-                # Seconds per transition, if each state's table is made for one step: steps, and 1/G of a table.
+                # Here a state's table is made for one step only, so a transition also takes 1/G of the time of a table.
                 ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
                 (
                     "plain loop, network alone",

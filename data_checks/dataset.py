@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 1e-6
 """Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value. In engine games 0.5 % of the boards are so (dead draws)."""
+"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards (dead draws)."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
 """Minimum number of labels from games that can show that the moves of weak players are better than random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0

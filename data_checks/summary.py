@@ -29,7 +29,7 @@ def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mappin
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
         *(f"| {phase} | {' | '.join(f'{count:,}' for count in _phase_counts(dataset, phase, cells))} |" for phase in PHASES),
         "",
-        # The table above already has the splits, the first tally.
+        # The first tally, the splits, is in the table.
         *(f"- {title}: {_escaped(_listed(counts))}" for title, counts in _tallies(dataset)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
 - Held-out measure: a measure on states that are never trained.
-- Block: some rows in a row (usually ten), of which the median counts.
+- Block: consecutive rows (usually ten), of which the median counts.
 """
 
 import math
@@ -67,7 +67,7 @@ class Assessment:
         self.get = history.series.get
         self.is_live = history.when != When.END
         self.is_of_actions = history.dialect.entropy_of == "actions"
-        self.reward = self.get("gain") or self.get("reward")  # Preferred, because easier states raise the reward but not the gain.
+        self.reward = self.get("gain") or self.get("reward")  # Easier states raise the reward but not the gain.
         self.trend: Trend | None = None if self.reward is None else trend_of(self.reward.values)
 
     @cached_property

@@ -88,7 +88,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     ordered: list[Finding] = []
     while waiting:
         consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
-        # The next finding is no consequence of a waiting finding. If each finding is one (a circle of causes), the first finding is next.
+        # Next is the first finding that no other waiting finding can have caused. In a circle of causes, the first finding is next.
         cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
         following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
         ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]

@@ -9,7 +9,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """A part of the training does not do its work."""
     CRITICAL = "critical"
-    """Measurements or policy are not reliable. Before the first update, a critical finding refuses GRPO."""
+    """Measurements or policy are not reliable. A critical finding before the first update stops the run."""
 
 
 class Finding(Document):
@@ -42,7 +42,7 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """All findings of a run, and the verdict. Critical findings come first, then by first step. Consequences directly follow causes."""
+    """All findings, and the verdict. Critical findings come first, then by first step. A consequence directly follows its cause."""
 
     findings: tuple[Finding, ...]
     verdict: str

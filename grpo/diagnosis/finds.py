@@ -1,4 +1,6 @@
-"""The checks, one function each: it returns evidence of the fault, the reason why it cannot judge, or None for no fault.
+"""The checks, one function each. A check takes a run's `Assessment`.
+
+It returns evidence of its fault, the reason why it cannot judge, or None if it finds no fault.
 
 `checks.toml` says what each fault means, `dialects.toml` what each quantity is. A series is one quantity's values by step. Limits without a
 source were chosen on simulated runs (`tests/proofs/made_histories.py`).
@@ -23,7 +25,7 @@ MOST_LEGAL_MOVES: Final = 218
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
 """Quantity, and the largest value in nats that rounding explains. `kl_penalty` is a KL times an unknown coefficient."""
 _KL_OF_UPDATES: Final = 0.05
-"""KL in nats that updates can explain, if the first row is also of steps after an update."""
+"""KL in nats that updates can explain, because a trainer may log its first row after some updates."""
 _KL_GROWS: Final = 0.3
 """Updates also explain a first KL that is below this fraction of the median of the next ten rows."""
 _KL_BY_SCORING: Final = 0.5

@@ -21,7 +21,7 @@ SURE_FROM_BEST: Final = 4.5
 _FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so their ranks are tested.
 _RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation: of fewer than ten rows, of ten or more rows.
 _MOST_ALIKE: Final = 0.97  # Neighbors with a larger correlation count as this correlated.
-_MEDIAN: Final = 1.2533  # Standard error of a median, divided by a mean's: sqrt(pi / 2).
+_MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean of the same rows: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,10 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that no step's version contains. Instead of paths, a version has the files' contents. The division of work changes no output."""
+"""Settings that no step's version contains: paths and the division of work.
+
+A version has the files' contents instead of paths. The division of work changes an output only by rounding.
+"""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),

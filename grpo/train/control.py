@@ -42,7 +42,7 @@ RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy in nats at T = 1 at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because factors cannot raise 0.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because a coefficient of 0 could not rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
