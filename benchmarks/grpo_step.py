@@ -1,9 +1,13 @@
 """Benchmark of a GRPO step against a plain training loop: `python benchmarks/grpo_step.py` prints transitions per second.
 
-The plain loop handles one state at a time: one forward pass, 16 sampled moves, one python-chess search per move, one backward pass. Both
-use the same boards and network, groups of 16, and all cores. A transition is a sampled move with its advantage.
+A transition is a sampled move with its advantage. A value table has the value of each legal move of a board, by the engine's search.
 
-The plain loop searches at depth 4 (as the field notes do) and one ply less than our tables, which is as strong: the move is the first ply.
+The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one python-chess search per move, one backward pass.
+Both use the same boards and network, groups of 16, and all cores.
+
+The plain loop searches the position after the move, at two depths. Depth 4 is the depth of the field notes (tests/field_notes, records of
+five failed runs). One ply less than our tables' depth is as strong as our tables, because the move itself is the first ply.
+By default both depths are 4.
 """
 
 import os
@@ -43,7 +47,7 @@ _CPU: Final = torch.device("cpu")
 
 
 def random_boards(count: int) -> list[chess.Board]:
-    """Return distinct positions of random play, each with at least two legal moves."""
+    """Return distinct positions of games with random moves, each with at least two legal moves."""
     rng = np.random.default_rng(0)
     boards: dict[str, chess.Board] = {}
     while len(boards) < count:
@@ -59,7 +63,7 @@ def random_boards(count: int) -> list[chess.Board]:
 
 
 def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
-    """Return the boards with their value tables, and the tables made per second."""
+    """Return the boards with their value tables, and the number of tables made per second."""
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
     with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
@@ -99,7 +103,7 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
 
 
 def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.Board, chess.Move], float]:
-    """Return a reward function that searches once per move."""
+    """Return a reward function that searches once per move, to this depth, after the move."""
 
     def reward(board: chess.Board, move: chess.Move) -> float:
         after = board.copy(stack=False)
@@ -151,7 +155,7 @@ def main() -> None:
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
             for name, speeds_of_way in (
                 ("ours, tables at hand", speed),
-                # Each state's table is made and used in one step only.
+                # Here a state's table is made for one step only, so a transition also takes 1/G of the time of a table.
                 ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
                 (
                     "plain loop, network alone",

@@ -1,7 +1,13 @@
-"""Columns for the checks: one value per board or game. Most count faults, so 0 is right.
+"""Columns for the checks of a dataset: one value per board (`board_columns`) or per game (`game_columns`).
 
-None: another fault of the row prevents the check (no legal moves without a valid FEN), so each fault is reported once. A label is the
-move to imitate. Strong values are held-out boards' values by a deeper search.
+Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check. For example, a board without a valid
+FEN has no legal moves to compare with. So each fault is reported once.
+
+- Label: the move to imitate. It was played in the game, or the engine chose it.
+- Score: the engine's result for a legal move, centipawns or a mate distance. The value, a win probability, is computed from the score.
+- Strong values: values by a deeper search; only held-out boards have them.
+- Key: text that is equal for equal positions, also with swapped colors.
+- Split: training, validation or held-out boards. The hash of a game's id gives the split of the game's boards.
 """
 
 import math
@@ -26,7 +32,7 @@ from grpo.settings.tree import BoardsConfig
 WHERE: Final = "where"
 """Column with the row's name."""
 _NO_NUMBER: Final = -1.0
-"""Stands for a missing value or NaN; it is outside of every range."""
+"""Stands for a missing value or NaN, and is outside of every range, so the range checks report it."""
 
 Row = Mapping[str, Any]
 Columns = dict[str, list[Any]]
@@ -43,7 +49,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # A row of None gives the names of all columns, also for an empty table. So every expression of `_board_row` must accept None.
+    # A row of None gives the names of all columns, also if the table is empty. So every expression of `_board_row` must accept None.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 
@@ -106,7 +112,7 @@ def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float 
 
 
 def _values(row: Row, legal: list[str] | None) -> list[float] | None:
-    """Return the values if each legal move has one in [0, 1]."""
+    """Return the values if each legal move has a value in [0, 1]; otherwise None."""
     values: list[float] | None = row["values"]
     if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
         return None
@@ -114,7 +120,7 @@ def _values(row: Row, legal: list[str] | None) -> list[float] | None:
 
 
 def _score_faults(row: Row, num_moves: int) -> int:
-    """Count moves without exactly one of centipawns and mate distance."""
+    """Count moves that do not have exactly one of centipawns and mate distance."""
     pairs = list(zip(row["centipawns"] or (), row["mate_in"] or (), strict=False))
     return abs(num_moves - len(pairs)) + sum((centipawns is None) == (mate_in is None) for centipawns, mate_in in pairs)
 
@@ -144,13 +150,13 @@ def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Count moves that draw by rule with another score than 0."""
+    """Count moves that draw by rule but do not have the score 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return 1 if the label claims to be the game's move but is not, 0 if it is; None without the claim or the game."""
+    """Return 1 if a label from a game is not the game's move, 0 if it is. None: the label is not from a game, or the game is missing."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])
@@ -179,7 +185,7 @@ def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) 
 
 
 def _ply_faults(row: Row) -> int | None:
-    """Return 1 if a move or key is missing, or if label plies are not rising or are outside of the game; else 0."""
+    """Return 1 if a move or key is missing, or if the plies of labels do not rise or are outside of the game; else 0."""
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None

@@ -1,4 +1,7 @@
-"""Checks of a dataset before training: four suites of expectations, for games, boards, values and labels."""
+"""Checks of a dataset before training: four suites of expectations, for games, boards, values and labels.
+
+An expectation is Great Expectations' word for one condition on a column. `data_checks.columns` explains label, score, strong value and key.
+"""
 
 import math
 from collections.abc import Mapping
@@ -22,9 +25,9 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 1e-6
 """Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % (dead draws)."""
+"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards (dead draws)."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Minimum number of labels from games that can show that weak players are better than random moves."""
+"""Minimum number of labels from games that can show that the moves of weak players are better than random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "the boards come from another version of the code, or were changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
@@ -180,11 +183,14 @@ def _label_checks(columns: Columns) -> list[Check]:
 
 
 def least_gain(variances: list[float]) -> float:
-    """Return the smallest mean gain over random moves that played labels must have.
+    """Return the smallest mean gain that played labels must have. A label's gain is its value minus the mean value of the board's moves.
 
-    `variances`: the variance of each labeled board's values. Random labels have the mean gain 0, and this variance. From 300 boards on,
-    random labels exceed 3 standard errors in one of 740 datasets; Stockfish at 60 to 960 nodes exceeds them by far. With fewer boards only
-    labels that are clearly worse than random fail, such as the wrong side's.
+    `variances`: variance of the values of each labeled board. A random label has this variance and the mean gain 0.
+
+    - From 300 boards on, the mean gain must exceed 3 standard errors. Random labels do so in one of 740 datasets; moves of Stockfish at 60
+      to 960 nodes exceed the limit by far.
+    - With fewer boards, the mean gain must exceed -3 standard errors. Only labels that are clearly worse than random moves fail, such as
+      labels whose values are the wrong side's.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

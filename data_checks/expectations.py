@@ -1,4 +1,7 @@
-"""Runs suites of Great Expectations checks over columns in memory, and returns plain results."""
+"""Runs suites of checks with Great Expectations over columns in memory, and returns plain results.
+
+A check is one or several expectations (conditions on a column) that have one meaning and one remedy.
+"""
 
 import html
 import logging
@@ -30,7 +33,7 @@ class Check:
     remedy: str
     """The usual cause of a failure, and the remedy."""
     expectations: "Mapping[str, Expectation]"
-    """Label -> expectation. The label names the observed quantity in messages."""
+    """Label -> expectation. A label is the name of the checked column or number in messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +44,7 @@ class Suite:
 
 
 def prepare_great_expectations() -> None:
-    """Import Great Expectations (takes seconds) without analytics or its capture of warnings. Call this before any expectation is made."""
+    """Import Great Expectations (takes seconds), without analytics and without its capture of warnings. Call this before any other use."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     show_warning = warnings.showwarning
     import great_expectations  # noqa: F401
@@ -56,7 +59,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
-    # The default ephemeral context creates a temporary folder and draws progress bars.
+    # The default configuration would create a temporary folder and draw progress bars.
     context = get_context(
         mode="ephemeral",
         project_config=DataContextConfig(
@@ -86,7 +89,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
             batch_parameters={"dataframe": _frame(suite)},
             result_format={"result_format": "COMPLETE", "unexpected_index_column_names": [WHERE]},
         )
-        # Great Expectations reorders the expectations.
+        # Great Expectations reorders the expectations, so results are found by name.
         results = {(result.expectation_config.meta["check"], result.expectation_config.meta["label"]): result for result in outcome.results}
         reports[suite.name] = [_result(check, [results[check.name, label] for label in check.expectations]) for check in suite.checks]
     if data_docs is not None:

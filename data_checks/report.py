@@ -1,4 +1,4 @@
-"""Report of the data checks, as text and as a document."""
+"""Report of the data checks, as text for messages and as a document for pages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class CheckResult:
     remedy: str
     is_met: bool
     num_checked: int
-    """Rows or groups that could be checked; another fault of a row may prevent the check."""
+    """Rows or groups that could be checked. Another fault of a row may prevent the check."""
     num_unexpected: int
     examples: tuple[str, ...]
     """Up to `MAX_EXAMPLES` violations, each with the row's name and value."""
@@ -37,7 +37,7 @@ class Histogram(Document):
     """Width of a bin."""
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """Class -> a number for each bin, in the order of `classes`."""
+    """One row per class, in the order of `classes`, with one count per bin."""
 
 
 class Distributions(Document):

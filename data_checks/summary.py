@@ -1,4 +1,7 @@
-"""Summary of a dataset and its checks, as escaped Markdown for the tracker and as plain text."""
+"""Summary of a dataset and its checks, as escaped Markdown for the tracker's note and as plain text.
+
+Positions found are all positions read; positions used are the boards of the dataset, equally many per phase.
+"""
 
 import html
 from collections.abc import Mapping
@@ -10,7 +13,7 @@ from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
-"""Maximum number of names in a list, because a dataset may have thousands of sources, a tracker's note at most 5,000 characters."""
+"""Maximum number of names in a list. A dataset may have thousands of sources, and a tracker's note has at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _SOURCES: Final = {"engine": "Stockfish's games"}
@@ -26,7 +29,7 @@ def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mappin
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
         *(f"| {phase} | {' | '.join(f'{count:,}' for count in _phase_counts(dataset, phase, cells))} |" for phase in PHASES),
         "",
-        # The table has the splits.
+        # The first tally, the splits, is in the table.
         *(f"- {title}: {_escaped(_listed(counts))}" for title, counts in _tallies(dataset)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"

@@ -1,7 +1,10 @@
-"""GRPO for chess in one file: games, move values, imitation, GRPO and a match against the start. Takes about a minute on two cores.
+"""GRPO for chess in one file: games, move values, imitation, GRPO and a match. Takes about a minute on two cores.
 
-Run `python examples/small_grpo.py`. The pipeline (`flows/chess_grpo.py`) does the same with more data, with checks and checkpoints, and
-with enough games to prove a gain. The numbers that this example prints are too few to prove one.
+Run `python examples/small_grpo.py`. Imitation trains a policy, the start. GRPO trains a copy of it, which then plays a match against the
+start. The value of a move is its win probability by Stockfish's search.
+
+The pipeline (`flows/chess_grpo.py`) does the same with more data, checks, checkpoints, and enough games to prove a gain. The games of this
+example are too few to prove a gain.
 """
 
 import shutil
@@ -50,7 +53,7 @@ NUM_OPENINGS = 50
 
 
 def make_boards(settings: Settings, stockfish: str) -> tuple[pa.Table, pa.Table]:
-    """Return boards with the value of every legal move, equally many of each game phase, and the engine games that they come from."""
+    """Return boards with the value of every legal move, equally many of each game phase, and the engine games that contain these boards."""
     quota = Quota(boards_per_cell(settings.boards), settings.boards, seed=settings.seed, excluded=frozenset())
     players = EnginePool(stockfish, num_processes=1, options={})
     judge = EnginePool(stockfish, num_processes=1, options=engine_options())

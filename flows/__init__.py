@@ -1,1 +1,1 @@
-"""The DAG: order of steps, branches, resources. No arithmetic."""
+"""The Metaflow flow: order of steps, branches, resources. The package `steps` does the work."""

@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).resolve().parent
 if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(_FOLDER.parent))
 
-# Metaflow refuses to run as user root, so root runs under another name: $USER if that names another user, else "chess-grpo".
+# Metaflow refuses to run as user root. So root runs under another name: $USER if it is not root, else "chess-grpo".
 if os.environ.get("METAFLOW_USER", "root") == "root":
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
 
@@ -34,8 +34,8 @@ except PlainError as error:
 # Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Only a process that runs the flow's file ends with its parent, not a process that imports the flow. Metaflow and torch take seconds to
-# import; the parent of a process that renders a card may end within them.
+# A process that runs the flow's file ends with its parent; a process that only imports the flow does not. This comes before the imports of
+# Metaflow and torch. They take seconds, in which the parent of a process that renders a card may end.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
     from steps.run.processes import end_with_parent
 

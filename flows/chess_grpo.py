@@ -1,5 +1,7 @@
 """Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
+Commands: run here, run on AWS Batch, resume from an earlier run's policy with the settings of a file, run with settings in the command.
+
 .venv/bin/python flows/chess_grpo.py run
 .venv/bin/python flows/chess_grpo.py run --with batch
 .venv/bin/python flows/chess_grpo.py --config settings my.toml run --resume-from peak
@@ -14,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# The module prepares the process, so it comes before the imports of Metaflow. `python -P` and tests do not have its folder on the path.
+# The module prepares the process, so it is imported before Metaflow. Its folder is not on the path of `python -P` and of tests.
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 

@@ -31,7 +31,10 @@ _SECONDS_TO_DRAW: Final = 3
 def draw(
     driver: webdriver.Chrome, address: str, size: tuple[int, int], picture: str, *, below: str = "", clicks: tuple[str, ...] = ()
 ) -> None:
-    """Click on these CSS selectors, then write a picture of the page from its top, or from the heading that begins with `below`."""
+    """Write a picture of the page at an address into `PICTURES`, after clicks on these CSS selectors.
+
+    `size` is width and height in pixels. The picture begins at the page's top, or at the heading that begins with `below`.
+    """
     driver.set_window_size(*size)
     driver.get(address)
     for selector in (*clicks, "h1, h2"):
@@ -64,7 +67,7 @@ def main(name: str) -> None:
         assert play.stdout is not None
         address = next(word for line in play.stdout for word in line.split() if word.startswith("http"))
         squares = tuple(f"[data-square='{square}']" for square in ("e2", "e4"))
-        # Without a driver's path selenium looks for one on the network.
+        # Without a path, selenium would look for a driver on the network.
         with webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver"))) as driver:
             draw(driver, cards["report"], (1280, 860), "card_decision.png")
             draw(driver, cards["select"], (1280, 510), "card_moves.png", below="Boards")

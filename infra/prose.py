@@ -1,6 +1,7 @@
 """Lint of the prose in docstrings, comments, messages and pages: `python -m infra.prose` prints each line to mend and exits with 1.
 
-The few rules catch sentences that readers start twice. Every reported line is a mistake, so no line has an exemption.
+Three rules catch sentences that readers start twice: first words of docstrings, banned words, and long sentences. The fourth rule is
+American spelling. Every reported line is a mistake, so no line has an exemption.
 """
 
 import ast
@@ -15,7 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _FIRST: Final = re.compile(r"(Of|By|With|For|In|At|Where|What|Who|Whom|Whose|That|Those|These|Them|It|Its|As|From)\b(?!-)")
-"""First words of a docstring that leave out its noun."""
+"""First words of a docstring that leaves out the noun that it describes, such as `Of the batch.`"""
 _BANNED: Final = re.compile(
     r"\b(whom|nobody|somebody|of today|goes aside|decides nothing|(?:is|are|was|were) (?:handed|told(?! apart)))\b"
     r"|, for (?:it|they|there|nobody)\b",
@@ -28,11 +29,14 @@ _BRITISH: Final = re.compile(
     re.IGNORECASE,
 )
 _LONGEST: Final = 30
-"""Maximum words of a sentence in a message or page. Colons and semicolons end a sentence too."""
+"""Maximum words of a sentence in a message or page. Colons and semicolons end a sentence too.
+
+Numbers and words of one letter do not count. A quote in backticks counts as one word.
+"""
 _END: Final = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+|\n\s*\n|\n\s*(?=[-*|#>]|\d+\. )|\s\|\s|<br>")
 """Ends of sentences, paragraphs, list entries and table cells."""
 _NO_PROSE: Final = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)|^ {4}[^\n]*$|https?://\S+", re.DOTALL | re.MULTILINE)
-"""Code blocks, comments, tags, links' targets and addresses of a page."""
+"""Parts of a page that are not checked: code blocks, comments, tags, links' targets and addresses."""
 _QUOTED: Final = re.compile(r"`[^`]*`")
 Breaches = Iterator[tuple[int, str]]
 """Line numbers, counted from 1, and the rule that each breaks."""
@@ -48,7 +52,7 @@ def main() -> None:
 
 
 def breaches(name: str, text: str) -> Breaches:
-    """Yield what breaks a rule in a file's text. `name` is the path below the repository's root.
+    """Yield line and rule of each breach in a file's text. `name` is the path below the repository's root.
 
     Files that end in `.md` are pages, others Python. Strings in tests are data and not messages.
     """
@@ -73,7 +77,7 @@ def _in_module(text: str, *, has_messages: bool) -> Breaches:
 
 
 def _in_page(text: str) -> Breaches:
-    prose = _NO_PROSE.sub(lambda match: "\n" * match[0].count("\n"), text)  # Line numbers stay.
+    prose = _NO_PROSE.sub(lambda match: "\n" * match[0].count("\n"), text)  # Line breaks stay, so line numbers are right.
     yield from _wrong_words(1, prose)
     for line, sentence in _sentences(prose):
         yield from _too_long(1 + line, sentence)

@@ -1,1 +1,1 @@
-"""Diagnosis of a training run: named findings from its metric history, each with evidence, cause and advice."""
+"""Diagnosis of a training run: finds named faults in the history of its metrics, each with evidence, cause and advice."""

@@ -1,6 +1,10 @@
-"""Properties of a history that several checks need; `dialects.toml` explains the quantities.
+"""Properties of a run's history that several checks of the diagnosis need, such as whether its reward rises.
 
-The gain is the reward minus the reference policy's on the same states; a regret is the value that the policy's moves lose.
+- Quantity: what a log's column measures, under one name for all trainers. `dialects.toml` explains the quantities.
+- Gain: the policy's reward minus the reference policy's reward on the same states.
+- Regret: the value that the policy's moves lose against the best move.
+- Held-out measure: a measure on states that are never trained.
+- Block: consecutive rows (usually ten), of which the median counts.
 """
 
 import math
@@ -16,11 +20,13 @@ from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest change of reward that matters, in standard deviations of a single reward."""
-_NOTED_IN_NOISE: Final = 1.0  # If that deviation is unknown: smallest change in standard deviations of the rows.
-_NOTED_OF_LEVEL: Final = 0.03  # If that deviation is unknown: smallest change as a fraction of the reward; the larger of the two counts.
-_SOLVED: Final = 0.9  # Little is left to learn from this fraction of the largest reward on.
-_SOLVED_BY_RISE: Final = 1.2  # Or from this rise on, in standard deviations of a single reward.
-_LEFT: Final = 0.25  # Or below this fraction of the first regret.
+# If the deviation of a single reward is unknown, the larger of two changes is the smallest that matters.
+_NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows.
+_NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the reward.
+# One of three signs shows that little is left to learn.
+_SOLVED: Final = 0.9  # The reward is at least this fraction of the largest reward.
+_SOLVED_BY_RISE: Final = 1.2  # The reward has risen by more than this many standard deviations of a single reward.
+_LEFT: Final = 0.25  # The regret is below this fraction of the first regret.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Unclear:
 
 
 Answer = Evidence | Unclear | None
-"""A check's answer: fault found, cannot judge with the reason, no fault."""
+"""A check's answer: evidence of the fault; the reason why the check cannot judge; or None, no fault."""
 
 
 def evidence_of(series: Series, *facts: str, begin: float | None = None, severity: Severity | None = None) -> Evidence:
@@ -61,7 +67,7 @@ class Assessment:
         self.get = history.series.get
         self.is_live = history.when != When.END
         self.is_of_actions = history.dialect.entropy_of == "actions"
-        self.reward = self.get("gain") or self.get("reward")  # Other states change the reward but not the gain over the reference.
+        self.reward = self.get("gain") or self.get("reward")  # Easier states raise the reward but not the gain.
         self.trend: Trend | None = None if self.reward is None else trend_of(self.reward.values)
 
     @cached_property
@@ -79,12 +85,12 @@ class Assessment:
             return math.inf
         if self.deviation is None:
             return max(_NOTED_IN_NOISE * self.trend.noise, _NOTED_OF_LEVEL * max(abs(self.trend.start), abs(self.trend.end)))
-        # A gain has less noise.
+        # A gain has less noise than a reward, so a tenth of the change matters.
         return NOTED * self.deviation / (10 if "gain" in self.history.series else 1)
 
     @cached_property
     def has_fallen(self) -> bool:
-        """Whether the reward fell beyond noise (a gain: to below 0) or lost half of its rise."""
+        """Whether the reward fell by an amount that matters (a gain: to below 0), or certainly lost half of its rise."""
         if self.trend is None:
             return False
         falls = -self.trend.change > self.notable_change and (self.trend.end < 0 or "gain" not in self.history.series)
@@ -93,7 +99,7 @@ class Assessment:
 
     @cached_property
     def measures_rise(self) -> bool:
-        """Whether a regret falls by 15 % or more, or a held-out reward rises."""
+        """Whether a regret falls by more than 15 %, or a held-out reward rises, beyond noise."""
         regrets = [series for name in ("training_regret", "regret", "regret_best") if (series := self.get(name)) is not None]
         falls = [trend_of(series.values) for series in regrets if len(series) > 2]
         heldout = self.get("heldout_reward")
@@ -102,12 +108,12 @@ class Assessment:
 
     @cached_property
     def rises(self) -> bool:
-        """Whether the reward or a held-out measure gets better beyond noise, by any amount."""
+        """Whether the reward or a measured regret or held-out reward gets better beyond noise. The reward may rise by any amount."""
         return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward rises by an amount that matters, or a held-out measure gets better. True during training."""
+        """Whether the reward rises by an amount that matters, or `measures_rise` and the reward has not fallen. True during training."""
         noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
@@ -132,11 +138,11 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves: most entropies over tokens begin below 1.2."""
+        """Return whether an entropy that begins at `early` nats is over chess moves. Most entropies over tokens begin below 1.2 nats."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
-        """Return evidence that a block's median is beyond a limit; with `at_end`, also the last block's."""
+        """Return evidence that a block's median is beyond a limit, else None. With `at_end`, the last block must be so too."""
         if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)  # Columns: first step, last step, median.

@@ -1,4 +1,7 @@
-"""The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`."""
+"""The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`.
+
+A check looks for one fault in a run's history. Its function has the same name and is in `finds.py`.
+"""
 
 import tomllib
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from grpo.diagnosis.history import History, When
 class DiagnosisCheck:
     name: str
     when: When
-    needs: tuple[tuple[str, ...], ...]  # Groups of quantities: the history must have one of each group.
+    needs: tuple[tuple[str, ...], ...]  # Groups of quantities. The history must have one quantity of each group.
     finds: Callable[[Assessment], Answer]
     severity: Severity
     means: str

@@ -1,4 +1,7 @@
-"""Dialects (each trainer's column names), read from `dialects.toml`, which explains all fields."""
+"""Dialects: the column names of each trainer's logs, read from `dialects.toml`, which explains all fields.
+
+A quantity is what a column measures, under one name for all trainers, such as `entropy`.
+"""
 
 import difflib
 import re
@@ -16,13 +19,13 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role, such as `runs` -> columns of any trainer."""
+"""Role of a column, such as `runs` (the row's run) -> names of the column in any trainer's logs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
     quantity: str
-    sign: int  # -1 if the column is minus the quantity, else 1.
+    sign: int  # -1 if the trainer logs minus the quantity, else 1.
     unit: str
     rank: int  # Position among the quantity's columns; the lowest is preferred.
 
@@ -37,7 +40,7 @@ class Dialect:
     patterns: dict[str, Meaning]
 
     def meaning(self, column: str) -> Meaning | None:
-        """Return the meaning of this trainer's column, if known. Exact names precede patterns."""
+        """Return the meaning of this trainer's column; None if unknown. Exact names are tried before patterns."""
         name = plain(column)
         return self.names.get(name) or next((meaning for pattern, meaning in self.patterns.items() if fnmatchcase(name, pattern)), None)
 
@@ -68,13 +71,13 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the dialect that knows most of these columns; the first of equals."""
+    """Return the dialect that knows most of these columns; of equals the first."""
     known = [plain(column) for column in columns]
     return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect, or None. If another trainer's lacks the name, return the first known meaning."""
+    """Return a column's meaning in this dialect, or None. For another trainer's unknown column, return its first meaning in any dialect."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own
@@ -87,7 +90,7 @@ def is_ambiguous(column: str) -> bool:
 
 
 def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
-    """Return the columns that may be the step, the dialect's own first."""
+    """Return the columns that may be the step, first the names of this dialect."""
     by_name = {plain(column): column for column in columns}
     order = dict.fromkeys((*dialect.steps, *(name for other in DIALECTS[1:] for name in other.steps)))
     return [by_name[name] for name in order if name in by_name]
@@ -95,7 +98,7 @@ def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
 
 @cache
 def nearest_column(column: str) -> str:
-    """Return the known name that is most similar to a column's; "" without a similar one.
+    """Return the known column name that is most similar to this name; "" if no name is similar.
 
     >>> nearest_column("grad_nrom")
     'grad_norm'

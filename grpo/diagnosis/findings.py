@@ -1,4 +1,4 @@
-"""The document `findings.json`: a diagnosis and its findings. Pages read it without importing the checks."""
+"""The document `findings.json`: a diagnosis of a run and its findings (faults). Pages read the document without importing the checks."""
 
 from enum import StrEnum
 
@@ -7,9 +7,9 @@ from grpo.base.documents import Document
 
 class Severity(StrEnum):
     WARNING = "warning"
-    """A part of the training does not serve its purpose."""
+    """A part of the training does not do its work."""
     CRITICAL = "critical"
-    """Measurements or policy are not reliable; before the first update: GRPO is refused."""
+    """Measurements or policy are not reliable. A critical finding before the first update stops the run."""
 
 
 class Finding(Document):
@@ -33,7 +33,7 @@ class Finding(Document):
         return f"{self.name}: {'; '.join(self.evidence)}. {self.advice}"
 
     def text(self) -> str:
-        """Return evidence, meaning, advice and page; for a consequence one line with the evidence."""
+        """Return evidence, meaning, advice and page. For a consequence, return one line with the evidence."""
         if self.cause:
             return f"\n  then    {self.name}, from step {self.first_step:,}: {'; '.join(self.evidence)}"
         head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {self.first_step:,} to {self.last_step:,}"
@@ -42,13 +42,13 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """All findings: each cause before its consequences; otherwise critical findings first, then by first step."""
+    """All findings, and the verdict. Critical findings come first, then by first step. A consequence directly follows its cause."""
 
     findings: tuple[Finding, ...]
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """The verdict that the run would have without findings, with its reason."""
+    """The verdict that the run would have without findings, with the reason for the verdict."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge the history, each with the reason in parentheses."""
 

@@ -1,6 +1,9 @@
-"""One function per check; `checks.toml` says what each fault means, `dialects.toml` what each quantity is.
+"""The checks, one function each. A check takes a run's `Assessment`.
 
-Limits without a source were chosen on simulated runs (`tests/proofs/made_histories.py`).
+It returns evidence of its fault, the reason why it cannot judge, or None if it finds no fault.
+
+`checks.toml` says what each fault means, `dialects.toml` what each quantity is. A series is one quantity's values by step. Limits without a
+source were chosen on simulated runs (`tests/proofs/made_histories.py`).
 """
 
 import math
@@ -20,20 +23,20 @@ from grpo.statistics.intervals import wilson_interval
 MOST_LEGAL_MOVES: Final = 218
 """Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity, and the largest value that is rounding, in nats. `kl_penalty` is a KL times an unknown coefficient."""
+"""Quantity, and the largest value in nats that rounding explains. `kl_penalty` is a KL times an unknown coefficient."""
 _KL_OF_UPDATES: Final = 0.05
-"""Nats that updates within the first row can explain."""
+"""KL in nats that updates can explain, because a trainer may log its first row after some updates."""
 _KL_GROWS: Final = 0.3
-"""Updates also explain a first KL below this fraction of the next ten rows' median."""
+"""Updates also explain a first KL that is below this fraction of the median of the next ten rows."""
 _KL_BY_SCORING: Final = 0.5
-"""Nats that different scoring can explain (0.05 by temperature 1.3 for 1.0); a larger KL is another model's."""
-_FAR: Final = 0.8  # KL to the reference that is too far, in nats per move or token.
-_FAR_FOR_ANSWERS: Final = 50.0  # Too far in nats per answer.
-_FAR_PER_UPDATE: Final = 0.15  # KL to the sampled policy that is too far, in nats; usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows, and of steps, that show a flat reward; half the rows if `reward_std` is known.
+"""KL in nats that different scoring can explain. Temperature 1.3 instead of 1.0 causes 0.05. A larger KL means another model."""
+_FAR: Final = 0.8  # A larger KL to the reference is too far, in nats per move or token.
+_FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
+_FAR_PER_UPDATE: Final = 0.15  # A larger KL to the sampled policy is too far, in nats. Usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows and steps that show a flat reward. Half the rows suffice if `reward_std` is known.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
 _FLAT_IN_NOISE: Final = 1.5  # Largest rise of a flat reward, in standard deviations of the rows, if a single reward's is unknown.
-_NOTHING: Final = 0.03  # A certain rise of at most this many standard deviations of a single reward is flat too.
+_NOTHING: Final = 0.03  # A certain rise counts as flat too, if it is at most this many standard deviations of a single reward.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
 """Quantity, value if sampler and trainer agree, and largest difference that is still agreement."""
 _EXTREMES: Final = (
@@ -43,9 +46,9 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, factor over the rows around, and least absolute value of an extreme row; 100-fold if the unit is per answer."""
+"""Quantity, smallest factor of an extreme row over the rows around it, and its smallest absolute value (100-fold in a unit per answer)."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, least absolute value of its end, and factor over its first rows."""
+"""Quantity, and what its end must exceed: an absolute value, and this factor times its first rows."""
 _WORSE: Final = 0.12  # Relative loss of a held-out measure that matters.
 _WORSE_OF_FEW: Final = 0.3  # Relative loss that matters with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
@@ -76,7 +79,7 @@ def unlearned_language_model(run: Assessment) -> Answer:
 
 
 def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
-    """Yield value and text of each KL that is not 0 before the first update."""
+    """Yield value and evidence of each KL that is not 0 before the first update."""
     history = run.history
     is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
     for name, limit in _AT_START:
@@ -85,9 +88,9 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
             continue
         next_values = series.values[1:11]
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
-        # Per answer, updates explain up to 5 nats.
+        # If the unit is per answer, updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # If the log begins at step 0, a KL by updates grows afterwards.
+        # In a log that begins at step 0, updates make a KL grow. A KL that does not grow has another cause.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
@@ -104,7 +107,7 @@ def temperature_mismatch(run: Assessment) -> Answer:
         return None  # `scored_otherwise` judges language models; our trainer asserts ratios of 1.
     facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
     clipped = run.at_start("clip_fraction")
-    # Updates may clip too, so without a KL only a larger fraction is evidence.
+    # Updates cause clipping too. So if no KL is evidence, only a larger clip fraction is.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
         facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
     return Evidence(tuple(facts), 0, 0) if facts else None
@@ -161,7 +164,7 @@ def no_gradient(run: Assessment) -> Answer:
     last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Equal rows of more than three digits are no rounding.
+    # Equal values of more than three digits are not equal by rounding.
     if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not run.is_solved:
         fact = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
         return evidence_of(entropy, fact, begin=float(entropy.at[-constant]))
@@ -272,14 +275,14 @@ def kl_trap(run: Assessment) -> Answer:
 
 
 def canceling_terms(run: Assessment) -> Answer:
-    """Compare gradients, or values if a trainer logs no gradients."""
+    """Compare the terms' gradients; if they do not cancel or are not logged, compare the terms' values."""
     for one, other in TERM_PAIRS:
         rows = run.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
         steps = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
         if len(steps) >= max(3, len(rows) / 2):
             fact = f"the gradients of {one} and {other} are opposite and alike in size in {len(steps)} of {len(rows)} steps"
             return Evidence((fact,), steps[0], steps[-1])
-    # Exact terms cannot cancel. A KL before any update reveals sampled estimates.
+    # Values cancel only if they are estimates from samples, not exact sums. A KL above 0 before any update reveals estimates.
     pairs = run.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
     return _raised_penalty(run) if is_opposite and any(_kl_at_start(run)) else None
@@ -290,7 +293,7 @@ def _is_still(values: Array) -> bool:
 
 
 def _raised_penalty(run: Assessment) -> Evidence | None:
-    """Return evidence of a KL coefficient at its bound: the KL penalty rose and stayed, the entropy bonus did not move."""
+    """Return evidence that a KL coefficient is at its bound: the KL penalty rose and stayed, but the entropy bonus did not move."""
     penalty, bonus = run.get("kl_penalty"), run.get("entropy_bonus")
     if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or run.improves:
         return None
@@ -307,7 +310,7 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The policy term is near 0 at any gradient, so the share is evidence only if nothing is learned.
+        # The value of the policy term is near 0 even if its gradient is large. So the share is evidence only if nothing is learned.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
             return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
@@ -319,7 +322,7 @@ def saturated_controller(run: Assessment) -> Answer:
         if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
             return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
-    # Our entropy coefficient has tenfold bounds, so a tenfold rise is no fault.
+    # The bounds of our entropy coefficient differ tenfold, so its tenfold rise is no fault.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
         if (series := run.get(name)) is not None and (fact := _raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
@@ -327,7 +330,7 @@ def saturated_controller(run: Assessment) -> Answer:
 
 
 def _raised(values: Array) -> str:
-    """Return, as text, how a coefficient's tenfold rise ends; "" for a smaller rise, or a straight line, which is a warm-up."""
+    """Return as text how a coefficient's tenfold rise ends. Return "" for a smaller rise, and for a straight line, which is a warm-up."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
@@ -347,7 +350,7 @@ def dead_monitor(run: Assessment) -> Answer:
 
 
 def high_clip_fraction(run: Assessment) -> Answer:
-    """Find frequent clipping: in any block of this trainer's rows, in most or the last rows of another trainer's."""
+    """Find a large clip fraction: in any block of this trainer's rows; for another trainer, also in most rows or in the last rows."""
     values = run.history.series["clip_fraction"].values
     is_part_enough = run.history.is_ours or len(values) < 10
     is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
@@ -380,12 +383,12 @@ def diverging(run: Assessment) -> Answer:
 
 
 def _kl_limit(run: Assessment, series: Series) -> float | None:
-    """Return the limit in nats that the KL exceeds at the end; None if it exceeds none."""
+    """Return the limit in nats that the KL exceeds at the end; None if the KL is within the limits."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
     is_quick = end > 6 * half  # `half` is the median of the first half. A straight line from 0 ends at 4 * half.
     if run.improves and not is_quick and run.history.is_ours:
-        return None  # Our KL is exact, and slow growth with the reward is normal.
+        return None  # This trainer's KL is exact, and normally grows slowly with the reward.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
@@ -393,10 +396,11 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 
 
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
-    """Return the limit that a series exceeds at the end, or None. If the policy improves and growth is slow, the limit is threefold."""
+    """Return the limit that a series exceeds at the end, or None. If the policy improves and growth is slow, the limit is larger."""
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    calm = 10 if silent is not None and silent[0] > 0.5 else 3  # Gradients start near 0 if most groups were silent.
+    # Factor of the limit if growth is slow. Gradients start near 0 if most groups are silent, which means that their rewards are equal.
+    calm = 10 if silent is not None and silent[0] > 0.5 else 3
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
     return limit if 0 < limit < end else None
@@ -443,7 +447,7 @@ def flat_reward(run: Assessment) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise.
+        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
@@ -516,14 +520,14 @@ def answer_length(run: Assessment) -> Answer:
 
 
 def _got_worse(run: Assessment) -> Iterator[Evidence]:
-    """Yield evidence of each held-out measure that is worse at the end than first or at best."""
+    """Yield evidence of each held-out measure that is worse at the end than at the beginning or at its best."""
     for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
         if (series := run.get(name)) is None or len(series) < 3:
             continue
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best, top = float(smooth.max()), int(np.argmax(smooth))  # Of running medians.
+        best, top = float(smooth.max()), int(np.argmax(smooth))  # Of running medians, so one lucky row is no best.
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
         turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
         if turns or (before - after > least and _surely_falls(good)):
@@ -532,7 +536,7 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
 
 
 def _surely_falls(good: Array) -> bool:
-    """Return whether values fall beyond noise. With fewer than 15, ranks must fall, and the last third must lie below the first."""
+    """Return whether values fall beyond noise. If they are fewer than 15, their ranks must fall, and the last third be below the first."""
     if len(good) >= 15:
         return trend_of(good).change < 0
     third = max(1, len(good) // 3)
@@ -564,7 +568,7 @@ def lost_strength(run: Assessment) -> Answer:
 
 
 def unbelievable_peak(run: Assessment) -> Answer:
-    # With 200 games or more a peak by chance is negligible.
+    # A peak by chance is negligible if it has 200 games or more.
     evaluations = [evaluation for evaluation in run.history.evaluations if 1 <= evaluation.games < 200]
     if len(evaluations) < 2:
         return None
@@ -574,7 +578,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
     pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
-    # Probability that the best of equal checkpoints is this far ahead (Bonferroni).
+    # Probability (Bonferroni's bound) that the best of equally strong checkpoints is this far ahead.
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
@@ -589,5 +593,5 @@ def unbelievable_peak(run: Assessment) -> Answer:
 
 def no_baseline(run: Assessment) -> Answer:
     first = run.history.evaluations[0].step
-    begun = min((float(series.at[0]) for series in run.history.series.values()), default=0.0)  # Above 0 for a resumed run.
+    begun = min((float(series.at[0]) for series in run.history.series.values()), default=0.0)  # The step is above 0 in a resumed run.
     return Evidence((f"the first games were played at step {first:,.0f}",), first, first) if first > max(0.0, begun) else None

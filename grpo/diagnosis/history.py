@@ -1,4 +1,8 @@
-"""A run's history: quantities (`dialects.toml`) by step, from this trainer's records or from tables of other trainers."""
+"""A run's history: quantities by step, from this trainer's records or from tables of other trainers.
+
+A quantity is what a column measures, under one name for all trainers; `dialects.toml` has the names. A dialect is the column names of one
+trainer. Checks look at blocks of rows, and take the median of a block.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,9 +24,9 @@ _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE: Final = 0.5  # Minimum fraction of finite cells in a column that is logged in every row.
-_REGULAR: Final = 0.9  # Minimum fraction of equal gaps in a column that is logged at an interval.
-_SAME: Final = 0.02  # Largest relative difference of two cells that count as the same value.
+_DENSE: Final = 0.5  # A column with at least this fraction of finite cells is logged in every row.
+_REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps is logged at an interval.
+_SAME: Final = 0.02  # Two cells with at most this relative difference count as the same value.
 _RESUMES: Final = 20  # Maximum number of resumed runs that may have appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
@@ -39,7 +43,7 @@ class When(Flag):
 
 @dataclass(slots=True)
 class Series:
-    """One quantity's finite values by step; never empty."""
+    """Finite values of one quantity, by step; never empty."""
 
     column: str  # Column name in the file.
     at: list[float] | Array  # Steps, rising.
@@ -61,7 +65,7 @@ class Series:
         return f"{self.column} from {self.logged[0]:.3g} (step {self.at[0]:,.0f}) to {self.logged[-1]:.3g} (step {self.at[-1]:,.0f})"
 
     def first_step(self, holds: Flags) -> float:
-        """Return the first step that meets a condition, else the last step."""
+        """Return the first step at which a condition holds, else the last step. `holds` has one flag per step."""
         return float(self.at[int(np.argmax(holds)) if holds.any() else -1])
 
 
@@ -88,7 +92,7 @@ class History:
     not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
     events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Evidence that the run began with random weights, or "".
+    random_weights: str = ""  # Evidence, as text, that the run began with random weights, or "".
     unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
     notes: list[str] = field(default_factory=list)  # Notes for the user on how the files were read.
     num_rows: int = 0
@@ -107,16 +111,16 @@ class History:
     def add_record(self, record: Record) -> None:
         for event in record.events:
             self.events.setdefault(event.name, []).append(record.step)
-        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted like a file's columns: a resumed run reads a file.
+        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted like the columns of a file, which a resumed run reads.
 
     def add(self, step: float, row: Mapping[str, float]) -> None:
-        """Add a row: column -> value. If two columns have the same quantity, the column that came first counts."""
+        """Add a row, column -> value. If several columns measure the same quantity, the column that came first counts."""
         self.num_rows += 1
         self.is_of_language_model = self.is_of_language_model or _is_of_language_model(row)
         for column, value in row.items():
             if (meaning := meaning_of(column, self.dialect)) is None:
                 self.unused[column] = None
-            elif not abs(value) <= LARGEST:  # Also true for NaN.
+            elif not abs(value) <= LARGEST:  # True for NaN too.
                 self.not_finite.setdefault(column, []).append(step)
             elif (series := self.series.setdefault(meaning.quantity, Series(column, [], [], meaning.unit))).column == column:
                 assert isinstance(series.at, list)
@@ -126,7 +130,7 @@ class History:
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
-        """Return one run's history; raises as `read_tables`."""
+        """Return one run's history. Raises the errors of `read_tables` about several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
         history = cls(dialect=dialects.DIALECTS[0] if METRICS.keys() & set(columns) else dialects.dialect_of(columns))
@@ -149,7 +153,7 @@ class History:
         return history
 
     def _steps(self, table: Table) -> Array:
-        """Return each row's step, and remove the step columns from the table."""
+        """Return the step of each row, and remove all columns of steps from the table."""
         candidates = {name: table.numbers.pop(name) for name in dialects.step_columns([*table.numbers], self.dialect)}
         candidates = {name: cells for name, cells in candidates.items() if np.isfinite(cells).any()}
         if not candidates:
@@ -199,7 +203,7 @@ class History:
         if not finite.any() or quantity in self.series:
             return
         values, problem = meaning.sign * cells[finite], ""
-        # Some trainers log minus the entropy by the same name.
+        # Some trainers log minus the entropy under the same column name.
         if quantity == "entropy" and meaning.sign > 0 and dialects.is_ambiguous(column) and (values <= 0).all() and values.any():
             values = -values
         if quantity in TABLES["fractions"] and 1 + 1e-6 < values.max() <= 100:
@@ -217,8 +221,8 @@ class History:
     def blocks(self, series: Series) -> Array:
         """Return first step, last step and median of each full block of rows, [blocks, 3].
 
-        A block has 10 rows; a fifth of another trainer's short table; 1 before training. In a complete history the last rows form one more
-        block, which overlaps the block before.
+        A block has 10 rows; before training, 1 row; in another trainer's table of fewer than 50 rows, a fifth of the rows. If the last rows
+        of a complete history do not fill a block, one more block ends with the last row, and overlaps the block before.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -234,7 +238,7 @@ class History:
         return (float(blocks[0, 2]), float(blocks[-1, 2])) if len(blocks) else None
 
     def together(self, *quantities: str) -> list[tuple[float, ...]]:
-        """Return (step, value, ...) of each row with all these quantities."""
+        """Return (step, value, value, ...) of each step that has all these quantities."""
         tables = [dict(zip(self.series[name].at, self.series[name].logged, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
@@ -250,7 +254,7 @@ class History:
 
 
 def read_tables(paths: Sequence[Path]) -> History:
-    """Return one run's history from its files. If a step has several rows, the last one counts, in the order of the files.
+    """Return one run's history from its files. If a step has several rows, the last row in the order of the files counts.
 
     Rows with `score` and `games` are evaluations. A table with a column `metric` and no step has one row per metric, whose `first` is
     the value at step 0. Raises HistoryError for a file that cannot be read, and for tables of several runs.
@@ -317,7 +321,8 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    # Behind the last training row, NaN is missing only in evaluation rows: a run that ends in NaN has no training rows there either.
+    # After the last row with a finite training quantity, NaN is missing only in evaluation rows. The other rows may be of a run that ends
+    # in NaN, so their NaN counts.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
@@ -325,7 +330,7 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return steps and cells by rising step, the last cell of each step."""
+    """Return rising steps, and the last cell of each step."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -337,7 +342,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps at which a column has several values, and evidence of several runs or ""."""
+    """Return the steps at which a column has several values; and the reason why they come from several runs, or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -346,7 +351,7 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
     duplicates = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
     if not len(duplicates):
         return duplicates, ""
-    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows whose step is below the row before's.
+    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows whose step is below the step of the row before.
     if len(falls) and len(duplicates) > 1 and steps[falls].min() <= steps[: falls[0]].min():
         return duplicates, "steps begin again"
     is_mixed = len(duplicates) >= 5 and len(duplicates) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
@@ -356,8 +361,8 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 def _not_finite(cells: Array) -> Flags:
     """Return the cells that really were NaN or infinite.
 
-    Programs also write NaN for cells without a measurement: before a column's first number, and between rows that are logged at
-    intervals. NaN after the last number counts if it lasts longer than such an interval.
+    Programs also write NaN for cells without a measurement. So NaN does not count before a column's first number, and not between the
+    numbers of a column that is logged at intervals. NaN after the last number counts if it lasts for at least two of the longest intervals.
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

@@ -1,4 +1,7 @@
-"""Reads training logs as tables: CSV, JSON and console output. A cell is a number, MISSING, NAN or INFINITE."""
+"""Reads training logs of any trainer as tables: CSV, JSON and console output.
+
+A cell of a column of numbers is a number or one of three marks: MISSING (not logged), NAN, INFINITE.
+"""
 
 import ast
 import io
@@ -17,7 +20,7 @@ import pandas as pd
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
-# Marks in arrays of cells, chosen so that `np.isfinite` is true for numbers alone.
+# Marks in arrays of cells. The values are chosen so that `np.isfinite` is True for numbers only.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
@@ -26,7 +29,7 @@ LARGEST: Final = 1e100
 _CHUNK: Final = 20_000  # Maximum number of JSON rows in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
-"""Keys of nested objects; column names leave these keys out."""
+"""Keys of nested objects that say nothing, so column names leave these keys out."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -61,7 +64,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Return a file's table. Raises HistoryError for a file without one."""
+    """Return a file's table. Raises HistoryError if the file has no table or cannot be read."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -69,7 +72,7 @@ def read_table(path: Path) -> Table:
     encoding = next((name for mark, name in _ENCODINGS if raw.startswith(mark)), "utf-8")
     if b"\x00" in raw[:1_000] and encoding != "utf-16":
         raise HistoryError(f"{path}: is a binary file, such as TensorBoard's events or Parquet; export it as CSV or JSON lines")
-    try:  # Text that is no UTF-8 is read as Windows' cp1252.
+    try:  # A text that is not UTF-8 is read as cp1252 (Windows).
         start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
         io.TextIOWrapper(io.BytesIO(raw), encoding).read() if encoding != "utf-8" else raw.decode()
     except UnicodeDecodeError:
@@ -92,7 +95,7 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # Rows with more cells than names.
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # The warning means: a row has more cells than there are names.
             frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
@@ -157,7 +160,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return a document's rows: `log_history` (trainer_state.json), else its only list of objects, else its columns as rows."""
+    """Return a document's rows: its list `log_history` (trainer_state.json), else its only list of objects, else its lists as columns."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -168,14 +171,14 @@ def _rows_of(document: dict[str, Any]) -> Any:
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield each line's object. An incomplete last line is skipped."""
+    """Yield the object of each line. A last line that is incomplete is skipped."""
     torn = 0
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:
             if torn:
                 raise HistoryError(f"{path}: line {torn} is no JSON object; give one object per line")
             torn = number if line.strip() else 0
-        elif not row.get("aside"):  # Rows with `aside` in this trainer's journal hold times.
+        elif not row.get("aside"):  # In this trainer's journal, rows with `aside` have times, not metrics.
             yield row
 
 

@@ -1,6 +1,7 @@
 """Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible.
 
-Correlated neighbors, such as running means, count as fewer rows. `tests/proofs` measures the tests' error rates by simulation.
+A trend is the change of the level from the first to the last rows. If neighboring rows are correlated, as in running means, they count as
+fewer rows. `tests/proofs` measures the error rates of these tests by simulation.
 """
 
 import math
@@ -14,25 +15,25 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""Standard errors of a change that is certain; high, because `trend_of` takes the largest of three changes."""
+"""A change of more than this many standard errors is certain. The limit is high, because `trend_of` takes the largest of three changes."""
 SURE_FROM_BEST: Final = 4.5
-"""Standard errors of a certain fall from the highest of ten parts; the highest is high by chance too."""
-_FEW: Final = 15  # Fewer rows do not show the noise's correlation, so their ranks are tested.
-_RANKED: Final = (0.02, 0.005)  # Largest p-value of a rank correlation that counts: below ten rows, from ten on.
-_MOST_ALIKE: Final = 0.97  # Largest correlation of neighbors that the tests assume.
-_MEDIAN: Final = 1.2533  # Standard error of a median, divided by a mean's: sqrt(pi / 2).
+"""The same for a fall from the highest of ten parts. The limit is higher, because the highest part is partly high by chance."""
+_FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so their ranks are tested.
+_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation: of fewer than ten rows, of ten or more rows.
+_MOST_ALIKE: Final = 0.97  # Neighbors with a larger correlation count as this correlated.
+_MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean of the same rows: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three if the change ends within that fifth.
+    start: float  # Median of the first fifth of the rows, or of the first three rows if most of the change is within this fifth.
     end: float  # Median of the last fifth.
     best: float  # Median of the highest tenth of the run.
     last: float  # Median of the last tenth of the run.
-    change: float  # From start to end; 0 if it may be noise.
-    most: float  # Upper 95 % bound of the rise of a straight line through all rows; infinite for few rows.
+    change: float  # Change from start to end; 0 if it may be noise.
+    most: float  # Upper 95 % bound of the rise of a straight line through all rows; infinite for fewer than 15 rows.
     noise: float  # Standard deviation of the rows around the level.
-    has_lost: bool  # Whether the last tenth is certainly below the best one.
+    has_lost: bool  # Whether the last tenth is certainly below the highest tenth.
 
 
 def median(values: Any) -> float:
@@ -48,10 +49,11 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the rows' standard deviation around straight lines through two to four parts, and the variance factor of their mean.
+    """Return the noise of the rows, and the factor by which correlation raises the variance of their mean.
 
-    The part with the largest deviation is left out, because a sudden change of level is no noise. With correlation r of neighbors, the
-    mean's variance is (1 + r) / (1 - r) times the variance for independent rows.
+    The noise is the standard deviation around straight lines, one through each of two to four parts of the rows. The part with the largest
+    deviation is left out, because a sudden change of level is no noise. If neighbors have the correlation r, the factor is
+    (1 + r) / (1 - r).
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]
@@ -60,7 +62,7 @@ def noise_of(values: Array) -> tuple[float, float]:
     if square <= 0:
         return 0.0, 1.0
     alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square
-    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Short parts underestimate r.
+    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Corrects that short parts underestimate r.
     return math.sqrt(square / max(1, rows - 2 * len(rests))), (1 + alike) / (1 - alike)
 
 
@@ -87,7 +89,7 @@ def trend_of(values: Array) -> Trend:
     by_first = _MEDIAN * noise * math.sqrt(excess / fifth + min(1.0, excess / 3))
     line = _line(values)
     slope = float(line[-1] - line[0])
-    # Observed change, change to report, standard error.
+    # Three tests of a change, each with: observed change, change to report, standard error of the observed change.
     changes = ((end - start, end - start, by_fifths), (slope, end - start, by_line), (end - first, end - first, by_first))
     sure = [change for seen, change, error in changes if abs(seen) > SURE * error and seen * change > 0]
     change = max(sure, key=abs, default=0.0)

@@ -4,10 +4,13 @@ from itertools import combinations
 from typing import Final
 
 ENTROPY_BOUNDS: Final = (0.005, 0.05)
-"""Bounds of the entropy coefficient if `entropy_schedule = "target"`; above 0, so the coefficient can rise again."""
+"""Bounds of the entropy coefficient if `entropy_schedule = "target"`. Above 0, because a coefficient of 0 could not rise again."""
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
-"""Terms of the objective: clipped surrogate, entropy, KL(policy || reference), and in recoveries KL(reference || policy)."""
+"""Terms of the objective, in this order: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).
+
+The reference is the frozen pretrained policy. The last term is in the objective only during recoveries from too low entropy.
+"""
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
 """Pairs of gradients whose inner products are measured: each term with itself (its squared norm), and with each other term."""
@@ -16,7 +19,7 @@ PRETRAINED_STEP: Final = 0
 """Step number of the pretrained policy."""
 
 BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
-"""Reasons why training ended, in the report of `finetune`."""
+"""Reasons why training ended, in the report of `finetune`: all steps are done, or a controller stopped the run."""
 
 
 def interval_names(name: str) -> tuple[str, str, str]:

@@ -1,1 +1,1 @@
-"""The policy network, the distribution over legal moves, and policy files on disk."""
+"""Policies: the chess network, the distribution over legal moves, and a policy's files on disk."""

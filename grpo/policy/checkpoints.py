@@ -1,4 +1,7 @@
-"""Checkpoints on disk: a policy and its training state. Atomic, hashed, safe to load (safetensors and JSON, no pickle)."""
+"""Checkpoints on disk: a policy and its training state, from which training resumes.
+
+A checkpoint is written completely or not at all, its files are hashed, and it is safe to load (safetensors and JSON, no pickle).
+"""
 
 import json
 import math
@@ -26,18 +29,21 @@ STATE: Final = "state.safetensors"
 class TrainingState:
     """All that training needs, besides the policy, to resume as if it had never stopped.
 
-    Random generators have no state to store, because the step's number seeds them.
+    Random generators need no stored state, because each step seeds them by its number.
     """
 
     step: int
     """Number of rollouts done."""
     control: Mapping[str, Any]
-    """Plain JSON: state of the controllers (`grpo.train.control`), and the hash of the KL reference, which must not change."""
+    """Plain JSON: state of the controllers (`grpo.train.control`), and hash of the reference, the frozen policy that the KL compares with.
+    A resumed run must have the same reference."""
     facts: Mapping[str, Any]
     """Origin of the weights: settings, dataset hash."""
     tensors: Mapping[str, Tensor]
-    """Names begin with `optimizer.` (Adam's moments), `task.` (number and states of the self-play round), or `training.` (weights that
-    Adam updates, if the policy is their average)."""
+    """Tensors by name. A name begins with one of three prefixes:
+    - `optimizer.`: Adam's moments.
+    - `task.`: number and states of the self-play round.
+    - `training.`: weights that Adam updates; only if the policy is their moving average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
         """Return the tensors below a prefix, by their names without the prefix."""
@@ -88,10 +94,10 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return the steps of the checkpoints to delete, oldest first, so that `keep` or two remain.
+    """Return the steps of the checkpoints to delete, oldest first. `keep` checkpoints remain.
 
-    `regrets` are the held-out regrets by step. The best and the newest checkpoint always stay, then the lowest regrets. NaN is the
-    worst; of equal regrets the newer stays.
+    `regrets`: step -> regret on the held-out boards. The checkpoint of the lowest regret and the newest checkpoint always stay, even if
+    `keep` is 1. The others stay by lowest regret. NaN is the worst regret; of equal regrets the newer checkpoint stays.
     """
     if not regrets:
         return []

@@ -1,7 +1,7 @@
 """Distribution of a policy over the legal moves of a batch of boards; sampling, loss and metrics all use it.
 
-Legend: B boards, A legal moves (padded to the board with most), G moves per board. Padding has probability 0 and log-probability 0,
-because 0 * -inf would make sums over A NaN.
+Legend: B boards, A legal moves (padded to the board with most), G moves per board. A column is a move's index among the A. Padding has
+probability 0 and also log-probability 0, because 0 * -inf would make sums over A NaN.
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ class PositionBatch:
     """A batch of boards, the input of a policy."""
 
     encodings: Tensor
-    """[B, 71] uint8."""
+    """[B, 71] uint8, each board as the 71 bytes of `grpo.board.encoding.encode`."""
     action_ids: Tensor
-    """[B, A] int64, ascending, padded with 0."""
+    """[B, A] int64, number of each legal move in the action table; ascending unless the board is mirrored; padded with 0."""
     is_legal: Tensor
     """[B, A] bool, False on padding."""
     repeats: Tensor
@@ -93,7 +93,7 @@ class PositionBatch:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def with_features(self) -> Self:
-        """Return the batch with its moves' features, for boards used more than once; about 1.5 kB per board."""
+        """Return the batch with its moves' features, about 1.5 kB per board. This saves time for boards that are used more than once."""
         pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
         return joined([replace(piece, features=piece.move_features()) for piece in pieces])
 
@@ -109,7 +109,7 @@ class MoveDistribution:
 
     @classmethod
     def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
-        """Return softmax(logits / temperature) over the legal moves, in float32 or float64."""
+        """Return softmax(logits / temperature) over the legal moves, in float64 for float64 logits, otherwise in float32."""
         assert logits_BA.shape == is_legal_BA.shape
         precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
         log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
@@ -141,12 +141,12 @@ class MoveDistribution:
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Return columns for uniform numbers in [0, 1), [B, G] int64, on the CPU, by inverse transform sampling.
+        """Sample by inverse transform: return the columns, [B, G] int64 on the CPU, of uniform numbers in [0, 1).
 
-        A row's moves depend only on its own numbers, so batches may be split.
+        A row's moves depend only on the row's numbers, so batches may be split.
         """
         cumulated = self.probs.double().cpu().cumsum(1)
-        # Rounding keeps the product below the total: a generator's largest number is 1 - 2**-53.
+        # The column cannot be past the last move: the largest uniform number is 1 - 2**-53, so the rounded product is below the total.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
@@ -154,7 +154,7 @@ class MoveDistribution:
         return self.probs.argmax(1)
 
     def num_legal(self) -> Tensor:
-        """[B]."""
+        """Return the number of legal moves, [B]."""
         return self.is_legal.sum(1)
 
 
@@ -173,7 +173,10 @@ def on_device(record: _Record, device: torch.device) -> _Record:
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Return the parts' rows in order, padded with 0 to the widest. Values that are no tensors come from the first part."""
+    """Return the parts' rows in order, padded with 0 to the widest row.
+
+    Nested dataclasses are joined too; other values come from the first part.
+    """
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):

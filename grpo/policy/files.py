@@ -1,6 +1,7 @@
 """A policy's files on disk, without torch: `facts.json` has the policy's settings and the names of its files.
 
-The action table numbers all moves of chess (`grpo.board.actions`). Functions that read `facts.json` raise the errors of `policy_facts`.
+The action table numbers all moves of chess (`grpo.board.actions`); a network is usable only with the table of its training. The kind of a
+policy is chess network or language model. Functions that read `facts.json` raise the errors of `policy_facts`.
 """
 
 import shutil
@@ -14,17 +15,17 @@ from grpo.board.actions import ACTIONS
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
-"""Weights file of a chess network. Transformers names a language model's weights file."""
+"""Weights file of a chess network. A language model's weights file has the name that transformers gives it."""
 FACTS: Final = "facts.json"
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
 class IncompatibleError(PlainError, RuntimeError):
-    """A policy of another action table or another version of the code."""
+    """The policy needs another action table or another version of the code."""
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """Write `facts.json`: the settings `[policy]`, the names of the other files, first the weights', and `more` facts of the kind."""
+    """Write `facts.json`: the settings `[policy]`, the other files' names (the weights file first), and `more` facts of the kind."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
 
 
@@ -50,17 +51,17 @@ def policy_facts(folder: Path) -> dict[str, Any]:
 
 
 def policy_kind(folder: Path) -> str:
-    """Return a key of `KINDS`."""
+    """Return the policy's kind, a key of `KINDS`."""
     return str(policy_facts(folder)["policy"]["kind"])
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the names of the policy's files, without others of the folder (a checkpoint's)."""
+    """Return the names of the policy's files. Other files of the folder, such as a checkpoint's, are left out."""
     return [FACTS, *policy_facts(folder)["files"]]
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the names of a policy's missing files, which may include `facts.json`."""
+    """Return the names of a policy's missing files. Without `facts.json`, only this name is returned."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 

@@ -23,7 +23,7 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """Return nothing: a network begins with random weights of the seed."""
+    """Return no hashes: a network begins with random weights, which the seed determines."""
     return {}
 
 

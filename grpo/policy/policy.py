@@ -1,4 +1,4 @@
-"""The interface of a policy with weights, and the chess network as a policy."""
+"""`Policy` is the interface of every kind of policy with weights; `NetworkPolicy` is the chess network as a policy."""
 
 import copy
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _HASHED_BYTES: Final = 1 << 20  # Bytes that one update of the hash takes.
 
 
 class Policy(Protocol):
-    """A policy of any kind, always in evaluation mode: sampling and scoring must give equal probabilities."""
+    """A policy of any kind. Its network is always in evaluation mode, because sampling and loss must compute equal probabilities."""
 
     kind: ClassVar[str]
     """Value of the setting `policy.kind`."""
@@ -49,7 +49,8 @@ class Policy(Protocol):
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Return the policy that `save` wrote.
 
-        Raises IncompatibleError if other code is needed, NonFiniteError for weights that are NaN or infinite, CorruptError for damage.
+        Raises IncompatibleError if the policy needs other code, CorruptError if a file is missing or damaged, NonFiniteError for weights
+        that are NaN or infinite.
         """
 
 
@@ -59,7 +60,7 @@ class NetworkPolicy:
     def __init__(self, network: nn.Module, config: PolicyConfig, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
         """Move the network to the device, in evaluation mode. The network maps a `PositionBatch` to logits, [B, A].
 
-        `precision` is the forward pass's (autocast); probabilities are float32 or better.
+        `precision` is the precision inside the network (autocast). Probabilities are float32 or better.
         """
         self.network = network.to(device).eval()
         self.config = config
@@ -123,13 +124,13 @@ def refuse_non_finite(network: nn.Module, name: Path | str) -> None:
 
 
 def weights_hash(policy: Policy) -> str:
-    """Return a hash of the weights, equal on every device."""
+    """Return a hash of the weights, which does not depend on the device."""
     tensors = sorted(policy.network.state_dict().items())
     return sha256_text("".join(f"{name}{tensor.dtype}{_numbers_hash(tensor.detach().cpu().contiguous())}" for name, tensor in tensors))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    # Not by `save_file`, because its error for a full disk has no errno.
+    # `save_file` is not used, because its error for a full disk has no errno.
     path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata))
 
 

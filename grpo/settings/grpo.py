@@ -1,6 +1,9 @@
 """Settings of GRPO (group relative policy optimization). Coefficients are in win probability per nat; entropy and KL are exact, in nats.
 
-The reference is the pretrained policy. The field notes (tests/field_notes) are records of five failed chess GRPO runs.
+- Rollout: the states of one trainer step, their sampled moves and rewards.
+- State: a board whose legal moves all have a value, the win probability by the engine's search.
+- Reference: the frozen policy that the KL compares with, which is the pretrained policy.
+- Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
 
 from typing import Annotated, Literal, Self

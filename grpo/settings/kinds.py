@@ -1,7 +1,7 @@
 """The kinds of policies, one row each: the values of `policy.kind`, and their properties.
 
-`steps.run.kinds` has the parts of the pipeline that differ by kind. A new kind is its own files, a row in each of the two tables, and a
-section in `grpo.settings.tree` if the kind has settings of its own.
+The two kinds are a chess network and a language model. `steps.run.kinds` has the parts of the pipeline that differ by kind. A new kind
+needs its own files, a row in each of the two tables, and a section in `grpo.settings.tree` if the kind has its own settings.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,8 @@ LANGUAGE: Final = "language"
 class Kind:
     """A kind of policy.
 
-    The `repr` is part of a step's version (`steps.run.code`), so it shows only the fields that an output can depend on.
+    A step's version is a hash of all that the step's output depends on (`steps.run.code`). It contains the `repr` of the kind. So the
+    `repr` shows only the fields that an output can depend on.
     """
 
     module: str
@@ -35,7 +36,7 @@ class Kind:
     section: str = ""
     """Section of the settings that this kind alone reads; empty for none."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    """Section -> key -> default that differs from the default of the section's class."""
+    """Section -> key -> default of this kind, if it differs from the default in the section's class."""
     refuse: Callable[[Any, GrpoConfig, float | None], None] | None = field(default=None, repr=False)
     """Raises ValueError for settings that contradict this kind. Takes the kind's section (None without a section), `[grpo]`, and the
     learning rate of imitation (None without imitation)."""
@@ -60,7 +61,7 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def known_kind(name: str) -> str:
-    """Raise ValueError for an unknown kind."""
+    """Return the name. Raises ValueError for an unknown kind."""
     if name not in KINDS:
         raise ValueError(f"input should be {' or '.join(map(repr, KINDS))}")
     return name

@@ -35,7 +35,7 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""Section -> a language model's defaults; GRPO's learning rate, clipping and KL are from tests/field_notes (failed runs)."""
+"""Section -> a language model's defaults. GRPO's learning rate, clipping and KL come from the failed runs in tests/field_notes."""
 
 
 class LanguageConfig(Section):
@@ -87,7 +87,7 @@ def model_folder(model: str) -> Path | None:
 
 
 def refuse_for_language(language: LanguageConfig, grpo: GrpoConfig, imitation_rate: float | None) -> None:
-    """Raise ValueError for settings of `[grpo]` that only networks have, or a rate of imitation that would destroy a pretrained model.
+    """Raise ValueError for settings of `[grpo]` that only networks have, and for a rate of imitation that destroys a pretrained model.
 
     `imitation_rate` is the learning rate of imitation; None without imitation.
     """

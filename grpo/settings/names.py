@@ -1,6 +1,6 @@
 """Settings by dotted name: the part that a step reads, and the part by which runs are compared.
 
-A step's version is a hash of all that its output depends on.
+A dotted name is the path of a setting, such as `grpo.num_steps`. A step's version is a hash of all that the step's output depends on.
 """
 
 import json
@@ -13,7 +13,10 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that no step's version contains: paths, because a version has the files' contents, and the division of work."""
+"""Settings that no step's version contains: paths and the division of work.
+
+A version has the files' contents instead of paths. The division of work changes an output only by rounding.
+"""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -22,7 +25,7 @@ MAIN: Final[Container[str]] = frozenset(
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
     )
 )
-"""Settings that a run's pages show even if they are defaults."""
+"""Settings that a run's pages show even if they have the default value."""
 _NOT_COMPARED: Final = ("boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())
@@ -47,7 +50,10 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
-    """Return the section of the keys below `prefix` with only these settings; reading others raises UndeclaredSettingError."""
+    """Return a copy of the section with only these settings; reading another setting raises UndeclaredSettingError.
+
+    `names` are dotted names of settings or sections. `prefix` is the section's own dotted name and a dot; "" for all settings.
+    """
     shown = section.model_copy()
     for field, value in section:
         name = f"{prefix}{field}"
@@ -84,7 +90,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings by which runs are compared, unless they are off, as short texts.
+    """Return dotted name -> short text for the settings by which runs are compared. Settings that are off are left out.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
@@ -94,7 +100,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a setting's value in at most 60 characters, files without their folders.
+    """Return a setting's value as a short text. Texts are cut at 60 characters; files are shown without their folders.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

@@ -1,7 +1,12 @@
 """The frozen tree of all settings of a run. Unknown keys and impossible values are refused with a suggestion.
 
-Each default is defined in `grpo.settings` only; the defaults are the preset `laptop`. A preset or settings file is TOML that names what
-differs. Budgets are counts, never seconds, so equal runs have equal results. Facts of the machine are no settings (`steps.run.machine`).
+Each default is defined in `grpo.settings` only; the defaults are the preset `laptop`. A preset or settings file is TOML with the settings
+that differ from another preset or file. Budgets are counts, never seconds, so equal runs have equal results. Facts of the machine are no
+settings (`steps.run.machine`).
+
+- Held-out boards: boards on which a policy is measured, and never trained.
+- Pair: two games from one opening with exchanged colors.
+- Candidate: the checkpoint of GRPO that may become the result of the run.
 """
 
 import itertools
@@ -33,7 +38,10 @@ class ConfigError(PlainError, ValueError):
 
 
 class TimeControl(StrEnum):
-    """Lichess's speed classes by base time + 40 increments: below 30 s, 3 min, 8 min, 25 min, or above; correspondence has no clock."""
+    """Lichess's speed classes by base time + 40 increments. Correspondence has no clock.
+
+    The time is below 30 s (ultrabullet), below 3 min (bullet), below 8 min (blitz), below 25 min (rapid), or longer (classical).
+    """
 
     ULTRABULLET = "ultrabullet"
     BULLET = "bullet"
@@ -262,12 +270,13 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return `base` with `given` keys in it. Raises ConfigError with one line per bad key."""
+    """Return the settings of `base`, which the keys in `given` override. Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
-        # Pydantic reports a tuple with a bad item twice, the second time as too short; a contradiction of sections has the place ().
+        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept.
+        # A contradiction between sections has the empty location (), above all other locations. It is kept too.
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
@@ -275,7 +284,10 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
 
 
 def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Follow the key `preset` from file to file. Return the shipped preset at the end, and all keys that override it."""
+    """Follow the key `preset` from file to file. Return the shipped preset at the end, and all keys that override it.
+
+    `seen`: files that led here.
+    """
     preset, given = str(keys.get("preset", DEFAULT_PRESET)), {key: value for key, value in keys.items() if key != "preset"}
     if preset in seen:
         raise ConfigError(f"settings: preset = {preset!r} is based on itself, through {' and '.join(seen)}")
@@ -305,7 +317,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the error's message and the line that it names; for a value without quotes, the correct line."""
+    """Return the error's message and the line of the text that it names. For a text value without quotes, also show the correct line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:

@@ -15,7 +15,7 @@ S3_SCHEME: Final = "s3://"
 
 
 class UndeclaredSettingError(RuntimeError):
-    """A step reads a setting that `Step.reads` does not name, so the step's version would not contain it."""
+    """A step reads a setting that `Step.reads` does not name, so the step's version (a hash of all inputs) would lack the setting."""
 
 
 class Section(BaseModel):
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section that an annotation names, also within `| None`; None for a plain value's annotation."""
+    """Return the section class that an annotation names, also in `Section | None`; None for the annotation of a plain value."""
     return next((one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)), None)
 
 

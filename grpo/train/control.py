@@ -1,7 +1,12 @@
-"""Control of training: each rollout's temperature, coefficients and learning rate; recovery or stop if entropy is critical.
+"""Control of training: sets temperature, loss coefficients and learning rate of each rollout, and stops a run whose entropy is critical.
 
-Three controllers (entropy, KL, critical entropy) keep all memory in `state`, plain JSON for checkpoints.
-The field notes (tests/field_notes) are records of five failed chess GRPO runs.
+The trainer asks `Control` for the knobs of a rollout, and afterwards reports the rollout's mean entropy and KL to it. Three controllers
+decide: for entropy, for KL, and for critical entropy. Each keeps its memory in `state`, which is plain JSON for checkpoints.
+
+- Entropy: exact entropy of the policy's moves at temperature T = 1, in nats.
+- Reference: the frozen policy that the KL compares with, usually the pretrained policy.
+- Recovery: steps whose loss also has KL(reference || policy), until entropy is healthy again.
+- Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
 
 import copy
@@ -15,20 +20,20 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of last steps; their mean entropy is critical below `grpo.critical_entropy`."""
+"""Number of last steps whose mean entropy is checked: a mean below `grpo.critical_entropy` is critical."""
 MAX_RECOVERIES: Final = 3
-"""After this many recoveries, critical entropy stops the run: recovering does not remove the cause."""
+"""After this many recoveries, critical entropy stops the run, because a recovery does not remove the cause."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery has failed, and stops the run.
 MAX_SKIPPED: Final = 3
-"""Number of non-finite optimizer steps in a row that ends training with an error."""
+"""Training ends with an error after this many optimizer steps in a row whose loss or gradient is not finite."""
 SKIPPED_CUT: Final = 0.5
-"""Factor of all later learning rates after each non-finite step."""
-_FINAL_FRACTION: Final = 0.05  # Last fraction of the learning rate under cosine decay.
+"""Each non-finite optimizer step multiplies all later learning rates by this factor."""
+_FINAL_FRACTION: Final = 0.05  # Cosine decay ends at this fraction of the learning rate.
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
-_MAX_KL_ERROR: Final = 0.2  # Largest relative error that counts (Ziegler et al., arXiv 1909.08593, section 2.2).
-_KL_HORIZON: Final = 20.0  # Divides the error: the coefficient changes by at most 0.2 / 20 = 1 % per step.
-# One boost by the field notes' controller.
+_MAX_KL_ERROR: Final = 0.2  # A larger relative error counts as this error (Ziegler et al., arXiv 1909.08593, section 2.2).
+_KL_HORIZON: Final = 20.0  # Divides the relative error, so the coefficient changes by at most 0.2 / 20 = 1 % per step.
+# Changes of one boost by the field notes' controller, and the largest temperature that a boost sets.
 _NOTES_ENTROPY_FACTOR: Final = 1.5
 _NOTES_KL_FACTOR: Final = 0.5
 _NOTES_TEMPERATURE_BOOST: Final = 0.2
@@ -37,7 +42,7 @@ RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy in nats at T = 1 at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Bounds; above 0, so the coefficient can rise again.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because a coefficient of 0 could not rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,12 +59,12 @@ class Knobs:
 
 
 Decision = tuple[str, tuple[Event, ...]]
-"""Reason to stop, with numbers (empty: go on), and events."""
+"""Reason to stop, with numbers, or "" to go on; and the events to log."""
 _GO_ON: Final[Decision] = ("", ())
 
 
 class Controller:
-    """Sets some knobs by what it observes. The base class sets none and never stops."""
+    """Sets some knobs from the rollouts that it observes. The base class sets no knob and never stops the run."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
@@ -80,9 +85,10 @@ class Controller:
 
 
 class EntropyTargetController(Controller):
-    """Steers entropy to fraction * mean ln(legal moves): outside the dead band, ln(coefficient) changes by 0.1 * (target - entropy).
+    """Steers entropy to the target `fraction` * mean ln(legal moves).
 
-    The clamped ln(coefficient) is itself the sum of the errors, so it leaves a bound at the first error of the other sign.
+    Each step adds 0.1 * (target - entropy) to ln(entropy coefficient), unless the difference is at most 0.1 nats. The coefficient stays
+    within `ENTROPY_BOUNDS`. Errors are summed nowhere else, so the coefficient leaves a bound at the first error of the opposite sign.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -110,8 +116,9 @@ class EntropyTargetController(Controller):
 class FieldNotesController(Controller):
     """Raises entropy coefficient and temperature and halves the KL coefficient, like the runs of the field notes.
 
-    Acts after `steps_threshold` steps in a row below `entropy_floor`, then counts anew. Later steps keep the changed values. A value that
-    the settings put above its bound is not lowered. One step of critical entropy stops training.
+    - The controller acts after `steps_threshold` steps in a row with entropy below `entropy_floor`. Then it counts from 0 again.
+    - Later steps keep the changed values. A value that the settings put above its bound is not lowered.
+    - One step with entropy below `entropy_critical` stops training.
     """
 
     def __init__(self, settings: FieldNotesRecovery, **knobs: float) -> None:
@@ -243,7 +250,10 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate after `steps_done` rollouts; cosine decay reaches its end one rollout after the last."""
+    """Return the learning rate of the rollout that follows `steps_done` rollouts.
+
+    Cosine decay reaches its final fraction one rollout after the last rollout.
+    """
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -252,10 +262,14 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
 
 
 class Control:
-    """Computes the next rollout's knobs from what was observed; decides about recoveries and stops."""
+    """Computes the next rollout's knobs from the rollouts so far, and decides about recoveries and stops."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Begin schedules at rollout `first_step`. The KL coefficient first rises linearly, from 1 / `kl_warmup_steps` of its value."""
+        """Begin the schedules of learning rate and KL coefficient after `first_step` rollouts.
+
+        The KL coefficient reaches its value at rollout `kl_warmup_steps` of the run. Before, it rises linearly from
+        1 / `kl_warmup_steps` of this value. 0 steps: no warm-up.
+        """
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -263,12 +277,12 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        # Numbers of steps: all, and those after which a controller was at a bound.
+        # Number of all steps, and numbers of steps after which the entropy controller and the KL controller were at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
-        """Return the knobs after `step` rollouts; changes no state."""
+        """Return the knobs of the rollout that follows `step` rollouts; changes no state."""
         config, steps_done = self._config, step - self._first_step
         values = {name: getattr(config, name) for name in ("temperature", "entropy_coefficient", "kl_coefficient")}
         for controller in self._controllers.values():
@@ -278,9 +292,12 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with rollout number `step`, from 1; ignore a rollout whose entropy is NaN or infinite.
+        """Update the state with rollout number `step`, from 1. A rollout whose entropy is NaN or infinite is ignored.
 
-        `entropy` at T = 1, `log_num_legal` (its bound) and `kl`, KL(policy || reference) or NaN, are means over states, in nats.
+        The other arguments are means over states, in nats:
+        - `entropy`: exact entropy at T = 1.
+        - `log_num_legal`: ln(legal moves), the upper bound of the entropy.
+        - `kl`: KL(policy || reference); NaN if it was not measured.
         """
         if not math.isfinite(entropy + log_num_legal):
             return _GO_ON
@@ -294,7 +311,7 @@ class Control:
         return stop, events
 
     def count_skipped(self) -> bool:
-        """Count a skipped optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` were skipped in a row."""
+        """Count a skipped optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` steps in a row were skipped."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED

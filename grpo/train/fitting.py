@@ -1,4 +1,4 @@
-"""Supervised training that keeps the weights of the lowest validation loss."""
+"""Supervised training that keeps the weights of the lowest validation loss; imitation of every kind of policy uses it."""
 
 import copy
 import math
@@ -20,15 +20,18 @@ def fit(
     loss: Callable[[int], Tensor],
     validate: Callable[[], tuple[float, dict[str, float]]],
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Train the network in place; yield step, mean training loss since the last yield, and metrics at each validation measurement.
+    """Train the network in place. At each validation, yield the step, the mean training loss since the last validation, and the metrics.
+
+    Validation follows every `config.steps_per_validation` steps, and the last step, `config.num_steps`. When the iterator ends, the network
+    gets the weights of the lowest validation loss (of equal losses, the earliest).
 
     Args:
-        network: ends with the weights of the lowest validation loss, the earliest of equal ones.
-        optimizer: the network's.
-        config: numbers of steps; the last step has a validation measurement too.
-        rate: step, from 1 -> learning rate.
-        loss: step, from 1 -> loss of a batch.
-        validate: returns validation loss and metrics.
+        network: module to train.
+        optimizer: optimizer of the network's parameters.
+        config: numbers of steps, as above.
+        rate: takes a step, from 1; returns its learning rate.
+        loss: takes a step, from 1; returns the loss of its batch, with a gradient.
+        validate: returns the validation loss and the metrics to yield.
 
     Raises NonFiniteError for a loss that is NaN or infinite.
     """

@@ -1,4 +1,7 @@
-"""Imitation of the moves played, the network's pretraining. It must be strong: GRPO's gain over a weak policy proves little."""
+"""Imitation: pretraining of the chess network on the moves played in games.
+
+The pretrained policy must be strong, because GRPO's gain over a weak policy proves little.
+"""
 
 import itertools
 from collections.abc import Iterator
@@ -23,9 +26,10 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Train the policy in place, and yield a record at each validation measurement; the best weights are kept.
+    """Train the policy in place, and yield a record at each validation measurement.
 
-    The learning rate falls linearly to 0. Raises NonFiniteError for a non-finite loss.
+    After the last record, the policy gets the weights of the lowest validation loss. The learning rate falls linearly to 0. Raises
+    NonFiniteError for a non-finite loss.
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
@@ -49,14 +53,17 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return loss, top-1, top-5 and entropy at T = 1; `played_B` are the columns of the moves played."""
+    """Return means over B boards at T = 1: loss and entropy in nats, and how often the played move is the first, or among the first five.
+
+    `played_B`: column (index among the board's legal moves) of the move played.
+    """
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
         distribution = policy.distribution(positions.select_rows(rows), temperature=1.0)
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         played_B1 = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
         losses.append(-played_B1[:, 0])
-        ranks.append((log_probs >= played_B1).sum(1) - 1)  # A tie ranks the other move first.
+        ranks.append((log_probs >= played_B1).sum(1) - 1)  # Of equally likely moves, the played move ranks last.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {
@@ -73,7 +80,10 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 
 
 def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
-    """Yield batches of rows without end. Each epoch shuffles all boards, and drops an incomplete last batch unless it is the only one."""
+    """Yield batches of row indices without end.
+
+    Each epoch shuffles all boards. An incomplete last batch is dropped, unless it is the only batch.
+    """
     for epoch in itertools.count():
         order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
         yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -1,10 +1,13 @@
-"""GRPO of a chess network: states, sampling, rewards.
+"""GRPO of a chess network: `NetworkProblem` gives the trainer states, sampled moves and their rewards.
 
-Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state.
+A state is a board whose legal moves all have a value: the win probability, 0 to 1, by the engine's search. A rollout is the batch of
+states and sampled moves of one trainer step. The setting `num_own_moves` chooses what is sampled:
 
-With `num_own_moves` = 1, G moves are sampled from one state; a reward is the move's value. Above 1, the policy plays G trajectories from
-one board, also the opponent's replies; a reward is the move's change of value, Q(s, a) - max Q(s). It is compared with the rewards of the
-board's other trajectories at the same ply.
+- 1: G moves (a group) from each state. A move's reward is its value.
+- Above 1: G trajectories from each board; the policy also plays the opponent's replies. The reward of an own move is its change of value,
+  Q(s, a) - max Q(s). It is compared with the rewards of the board's other trajectories at the same ply.
+
+Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state. A column is a move's index among the A.
 """
 
 import math
@@ -30,18 +33,19 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Maximum states in one forward pass; limits memory, does not change the result."""
+"""Maximum states in one forward pass. The number limits memory and does not change the result."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln ratio| by rounding.
+"""`grpo.precision` -> largest |ln ratio| that rounding may cause. The ratio is new / sampled probability of a move.
 
-Another batch shape causes 1e-6 in float32, 1e-2 in bfloat16; a real fault, T = 1.3 in the sampler and 1 in the loss, causes 0.1 or more.
+Another batch shape causes 1e-6 in float32 and 1e-2 in bfloat16. A real fault causes more: T = 1.3 in the sampler and 1 in the loss
+causes 0.1 or more.
 """
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
 
 class NetworkProblem:
-    """Moves or trajectories from boards of the dataset and self-play; `grpo.train.trainer.Problem` describes the methods."""
+    """Training of a chess network on boards of the dataset and of self-play; `grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
@@ -57,7 +61,7 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """`values` computes later states' move values; needed if `num_own_moves` is above 1."""
+        """`values` computes the move values of a trajectory's later boards; it is needed if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
@@ -115,7 +119,7 @@ class NetworkProblem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Samples a rollout's moves. Purpose, step and ply name a random stream, so one draw does not shift another."""
+    """Samples a rollout's moves. Each purpose, step and ply has its own random stream, so a draw does not shift other draws."""
 
     policy: MovePolicy
     temperature: float
@@ -125,7 +129,7 @@ class Sampler:
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
-        """Return the policy's distribution on the CPU."""
+        """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
         distributions = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
         joint = joined([on_device(distribution, torch.device("cpu")) for distribution in distributions])
@@ -136,9 +140,10 @@ class Sampler:
     def draw(
         self, positions: PositionBatch, purpose: str, ply: int, *, count: int, rows: Sequence[int] | None = None
     ) -> tuple[MoveDistribution, Tensor]:
-        """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per state].
+        """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per position].
 
-        The stream has `count` uniform numbers. `rows`: index of each position's number; None divides all numbers among the positions.
+        `count` uniform numbers are drawn. With `rows`, position i gets one move, by number `rows[i]`. Without `rows`, each position gets
+        `count` / B moves.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -153,9 +158,9 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Return G trajectories of at most `num_own_moves` moves from each state, as one batch of states ordered by ply.
+    """Play G trajectories of at most `num_own_moves` own moves from each state. Return their states as one batch, ordered by ply.
 
-    `values` computes later states' move values. A trajectory ends with its game, or if the engine fails.
+    `values` computes the move values of later boards. A trajectory ends with its game, or if the engine fails.
     """
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
@@ -212,7 +217,7 @@ def _changes(states: States, columns_BM: Tensor) -> Tensor:
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of N trajectories at one ply, [N, 1]; each is compared with the same board's trajectories."""
+    """Return the advantages of N trajectories at one ply, [N, 1]. A group is the trajectories from one board."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))

@@ -1,7 +1,14 @@
 """The batch of a rollout, its loss, and the measurements that training decides by.
 
-A group is the moves sampled from one state; the surrogate is PPO's clipped policy term. Surrogate, entropy and KL use the rollout's
-temperature, because the sampled policy is trained. Each term is one number per state, so the caller can average a minibatch in pieces.
+- Group: the moves sampled from one state.
+- Surrogate: PPO's clipped policy term.
+- Old, new, reference: the distribution that the rollout was sampled from, the distribution of the weights being trained, and the
+  distribution of the frozen policy that the KL compares with.
+- Ratio: new / sampled probability of a move.
+- Column: index of a move among the board's A legal moves.
+
+Surrogate, entropy and KL use the rollout's temperature, because the sampled policy is trained. Each term is one number per state, so the
+caller can average a minibatch in pieces.
 
 Legend: B states, A legal moves (padded), G moves of a full group, M sampled moves of a state (padded; 1 for a language model).
 """
@@ -18,7 +25,9 @@ from torch import Tensor
 from grpo.policy.distribution import MoveDistribution
 from grpo.train.control import Knobs
 
-_KL_OF_RATIO: Final = 0.02  # Largest KL(old || policy) by rounding, per |ln ratio|. Small, because KL is of second order in ln ratio.
+# Largest KL(old || new) that rounding may cause, as a fraction of the largest |ln ratio| that rounding may cause.
+# KL is about (ln ratio)**2 / 2, so it is far below |ln ratio|.
+_KL_OF_RATIO: Final = 0.02
 
 
 class InvariantError(AssertionError):
@@ -32,24 +41,25 @@ _States_co = TypeVar("_States_co", covariant=True)
 class Batch(Generic[_States_co]):
     """States and their sampled moves.
 
-    Example: the board of `States`, policy (0.5, 0.3, 0.2), moves a and b sampled at T = 1. `columns` [0, 1], `weights` [0.5, 0.5],
-    `old_log_probs` [ln 0.5, ln 0.3], `rewards` [0.5, 1.0], `advantages` [-0.25, 0.25].
+    Example: a board has three legal moves a, b, c with values 0.5, 1.0, 0.4 and probabilities 0.5, 0.3, 0.2. Moves a and b are sampled.
+    Its row: `columns` [0, 1], `weights` [0.5, 0.5], `old_log_probs` [ln 0.5, ln 0.3], `rewards` [0.5, 1.0], `advantages` [-0.25, 0.25].
     """
 
     states: _States_co
-    """A network's `States`, or a language model's answers; then B counts the answers' tokens."""
+    """`grpo.train.states.States` of a network, or answers of a language model. For answers, B counts the answers' tokens."""
     state_weights: Tensor
     """[B] weight in means: G if G trajectories start in the state, otherwise 1."""
     columns: Tensor
     """[B, M] index of each sampled move among the A, int64."""
     weights: Tensor
-    """[B, M] weight in the surrogate: 1/G in a group, 1 for a single move, 0 on padding."""
+    """[B, M] weight in the surrogate: 1/G if G moves were sampled from the state, 1 for a single move, 0 on padding."""
     old_log_probs: Tensor
     """[B, M] log-probability of each sampled move at `temperature`."""
     rewards: Tensor
     """[B, M] reward for the player who moved; 0 on padding."""
     advantages: Tensor
-    """[B, M] reward minus a mean of compared rewards; `group_advantages`."""
+    """[B, M] reward minus the mean reward of its group (`group_advantages`). A later move of a trajectory is compared with the moves of the
+    same board's trajectories at the same ply."""
     temperature: float
     """Sampling temperature, which the loss must use too."""
     old: MoveDistribution | None
@@ -121,9 +131,10 @@ class Terms:
 
 
 def clipped_surrogate(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
-    """Return min(ratio * A, clip(ratio, 1 - clip_low, 1 + clip_high) * A), [B, M] (PPO, arXiv 1707.06347).
+    """Return min(ratio * advantage, clip(ratio, 1 - clip_low, 1 + clip_high) * advantage), [B, M] (PPO, arXiv 1707.06347).
 
-    If `clip_high` is above `clip_low`, rare moves can gain probability faster than common moves lose it (DAPO, arXiv 2503.14476).
+    If `clip_high` is above `clip_low`, a probability may rise by more than it may fall before the clip stops it. This leaves room for rare
+    moves (DAPO, arXiv 2503.14476).
     """
     clipped = ratios_BM.clamp(1 - clip_low, 1 + clip_high)
     return torch.minimum(ratios_BM * advantages_BM, clipped * advantages_BM)
@@ -137,9 +148,11 @@ def is_clipped(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, cli
 def grpo_objective(
     new: MoveDistribution, reference: MoveDistribution | None, batch: Batch[object], knobs: Knobs, *, clip_low: float, clip_high: float
 ) -> Terms:
-    """Return loss = -surrogate - entropy_coefficient * H + kl_coefficient * reference KL + recovery_coefficient * KL(reference || new).
+    """Return the loss of each state and its terms. The coefficients come from `knobs`.
 
-    Only `new` has a gradient. Without a reference both KL coefficients must be 0, and the divergences are reported as 0.
+    loss = -surrogate - entropy_coefficient * entropy + kl_coefficient * KL(new || reference) + recovery_coefficient * KL(reference || new)
+
+    Only `new` has a gradient. Without a reference both KL coefficients must be 0, and both KLs are reported as 0.
     """
     shapes = {tuple(tensor.shape) for tensor in (batch.columns, batch.weights, batch.old_log_probs, batch.advantages)}
     assert len(shapes) == 1, f"columns, weights, old log-probabilities and advantages must have one shape, not {sorted(shapes)}"
@@ -185,7 +198,10 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Means over an optimizer step's minibatch. Training depends on the properties; other columns only inform."""
+    """Weighted means over an optimizer step's minibatch, which is added in pieces.
+
+    Training decides by the attributes and properties (`is_finite`, `gradient_norm`, `ratios`, `kl_old`, ...). Other means only inform.
+    """
 
     def __init__(self, *, total: float, num_rows: float) -> None:
         """`total` is the minibatch's sum of state weights. `num_rows` is what `kl_old` is divided by: `total`, or the number of answers."""
@@ -197,7 +213,7 @@ class Measured:
 
     @torch.no_grad()
     def add(self, part: Batch[object], terms: Terms, informing: Mapping[str, Tensor]) -> None:
-        """Add one piece; `informing` are more columns, [B] each."""
+        """Add one piece. `informing`: more quantities to average, by name, [B] each."""
         weight, ratios = part.state_weights.double(), terms.ratios.double()
         columns = {
             "loss": terms.loss,
@@ -218,7 +234,7 @@ class Measured:
         return dict(zip(self._sums, (torch.stack([*self._sums.values()]) / self._total).tolist(), strict=True))
 
     def mean(self, name: str) -> float:
-        """Return a column's mean over all states, after the last piece."""
+        """Return a quantity's mean over all states. Call it after the last `add`, because means are computed once."""
         return self._means[name]
 
     @cached_property
@@ -229,12 +245,12 @@ class Measured:
 
     @property
     def kl_old(self) -> float:
-        """Mean KL(old || policy) per row, in nats."""
+        """Mean KL(old || new) in nats, per state or per answer of a language model."""
         return self._means["kl_old"] * self._total / self._num_rows
 
     @property
     def kl_reference(self) -> float:
-        """Mean KL(policy || reference) per state, in nats."""
+        """Mean KL(new || reference) per state, in nats."""
         return self._means["kl_reference"]
 
     @property
@@ -244,9 +260,10 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless all ratios are 1, no move is clipped and KL(old || policy) is 0, up to rounding.
+    """Raise InvariantError unless all ratios are 1, no move is clipped and KL(old || new) is 0, up to rounding.
 
-    True before the first optimizer step, unless sampler and loss differ in temperature, dropout, precision, weights or order.
+    This must hold before the first optimizer step. It fails if sampler and loss differ in temperature, dropout, precision, weights or the
+    order of moves.
     """
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes a comparison false, so NaN fails too.

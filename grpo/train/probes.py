@@ -1,5 +1,7 @@
 """Metrics of a rollout and its optimizer steps. They only inform; training does not depend on them.
 
+A group is the moves sampled from one state. Terms are the parts of the loss: policy (clipped surrogate), entropy and two KLs.
+
 Legend: B states, A legal moves (padded), M sampled moves of a state.
 """
 
@@ -16,15 +18,15 @@ from grpo.train.control import Knobs
 from grpo.train.objective import Batch, Measured, Terms, factors
 from grpo.train.states import States
 
-_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards is rounding.
+_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts as 0, because rounding causes it.
 
 
 @torch.no_grad()
 def move_metrics(batch: Batch[States]) -> dict[str, float]:
-    """Return a network rollout's metrics; entropies and regret are at T = 1."""
+    """Return a network rollout's metrics. Entropies and regret (the value that an average move loses) are at T = 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
-    # In float64, equal rewards have no spread, and a group of equal moves has agreement 1.
+    # Float64, because rounding would give equal rewards a spread, and a group of equal moves an agreement (largest fraction) other than 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
@@ -89,9 +91,9 @@ def mean_over(steps: Sequence[Measured], column: str) -> float:
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return any policy's metrics of the steps taken (at least one): means, and extreme ratios.
+    """Return the metrics that all kinds of policies have: means over the steps taken (at least one), and extreme ratios.
 
-    The ratios include `refused`, the step that the trust region refused (or None), because it shows how far the policy moved.
+    `refused` is the step that the trust region refused, or None. Its ratios count too, because they show how far the policy moved.
     """
     steps = [*taken, *([] if refused is None else [refused])]
     return {
@@ -104,7 +106,7 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
 
 def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return a network's further metrics; `loss_metrics` describes the arguments."""
+    """Return the metrics that only a chess network has; `loss_metrics` describes the arguments."""
     norms, fractions, cosines = budget({(one, other): mean_over(taken, f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
@@ -126,9 +128,9 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
 def logit_descents(
     part: Batch[object], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return term -> descent direction: minus the weighted term's gradient in the logits, [B, A].
+    """Return term -> descent direction: minus the gradient of the term, with its factor in the loss, in the logits, [B, A].
 
-    Gradients without weights, for temperature T, policy p with entropy H, reference q:
+    Gradients without the factors, for temperature T, policy p with entropy H, reference q:
     - policy: sum_m w_m r_m A_m u_m (e_m - p) / T. Move m has unit vector e, weight w, ratio r, advantage A; u is 0 if clipped, else 1.
     - entropy: -p (ln p + H) / T
     - KL(p || q): p (ln(p/q) - KL) / T
@@ -156,9 +158,9 @@ def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], T
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm, its fraction of all norms' sum, and each pair's cosine, from mean inner products.
+    """Return each term's norm, each term's fraction of the sum of all norms, and each pair's cosine.
 
-    The cosine with a zero vector is 0.
+    `products` are the mean inner products of the pairs in `TERM_PRODUCTS`. The cosine with a zero vector is 0.
     """
     norms = {term: max(0.0, products[term, term]) ** 0.5 for term in TERMS}
     total = sum(norms.values())

@@ -1,4 +1,8 @@
-"""States from self-play. The games of one round give the states of many steps; the current policy plays each round."""
+"""States from self-play: boards of games that the policy plays against itself, each with a value for every legal move.
+
+A round is a set of games by the policy of that time. The round's boards are the self-play states of the next `grpo.self_play_steps` steps;
+then a new round is due.
+"""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,18 +24,18 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Low, because evaluation games use best moves.
+"""Sampling temperature of both players. Low, because evaluation games use the most likely moves.
 
-Not 0, because with best moves 50 % of the games end by repetition (10 % at 0.7).
+Not 0, because at 0 (the most likely moves) 50 % of the games end by repetition. At 0.7, 10 % do.
 """
 OPENING_PLIES: Final = 6
 """Maximum random legal plies at the beginning of a game."""
 MAX_PLIES: Final = 160
-"""Length at which a game is cut off."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Two games each, with exchanged colors, all in lock-step.
-_STATES_PER_OPENING: Final = 40  # Fewer than most openings give, so one batch is enough; large batches are cheaper per move.
+"""Plies after which a game is cut off."""
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors. A batch's games are played in lock-step.
+_STATES_PER_OPENING: Final = 40  # Most openings give more states, so one batch is usually enough. Large batches are cheaper per move.
 _MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
-_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal. Odd, to take both players' positions.
+_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal. Odd, so both players' positions are taken.
 _MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out, because its aimless moves would outnumber the short games' decisions.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
@@ -45,15 +49,15 @@ class SelfPlay:
     values: Values
     config: GrpoConfig
     size: int
-    """States per step."""
+    """Number of self-play states that a step uses."""
     first_step: int
-    """Step at which round 0 begins."""
+    """Step at which round 0 begins, counted from 0."""
     seed: int
     exclude: Container[str]
     """Keys of positions that must not be states (`grpo.board.encoding.position_key`)."""
     num_processes: int
     say: Callable[[str], None]
-    """Prints when a round begins, because a round takes longer than many steps."""
+    """Prints a line when a round begins, because a round takes longer than many steps."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
@@ -77,7 +81,7 @@ class SelfPlay:
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round's number and states; a resumed run cannot play the round again, because the policy has changed."""
+        """Return the round's number and states. A resumed run cannot play the round again, because the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
@@ -175,5 +179,5 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=board.halfmove_clock)  # Earlier positions cannot recur after a capture or pawn move.
+            yield board.copy(stack=board.halfmove_clock)  # Drops moves before the last capture or pawn move: such positions cannot recur.
         board.push(chess.Move.from_uci(move))

@@ -1,6 +1,9 @@
-"""States: boards with a win probability for every legal move. Legend: B boards, A legal moves (padded).
+"""States: boards with a value (win probability, 0 to 1) for every legal move. Trainer steps sample moves in them.
 
-Half of the boards without castling rights are mirrored left to right. The mirrored game is the same, so one board teaches twice.
+Half of a step's boards are mirrored left to right, unless a side may still castle. Mirrored moves have the same values, so one board
+teaches twice.
+
+Legend: B boards, A legal moves (padded). A column is a move's index among the A.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +26,7 @@ from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import PositionBatch
 
 Names = tuple[str | int, ...]
-"""Parts of a random stream's name."""
+"""Parts of a random stream's name, such as ("states", "reflection")."""
 Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
 """Boards with a legal move -> the move values, or the engine's error, of each board in order."""
 
@@ -55,10 +58,10 @@ _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 
 def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
-    """Return the positions, mirrored left to right if wanted ([B] bool) and without castling rights.
+    """Return the positions; mirror those with `wanted_B` ([B] bool) left to right, unless they have castling rights.
 
-    A mirrored move keeps its column, so its value stays valid; action ids are then not ascending. An engine scores the two images slightly
-    differently, because its search treats left and right differently.
+    A mirrored move keeps its column, so the values of the columns stay valid. A mirrored board's action ids do not ascend. The values are
+    nearly right: an engine scores a mirrored board slightly differently, because its search treats left and right differently.
     """
     encodings = positions.encodings
     is_mirrored = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
@@ -77,7 +80,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
-    """Return the states of the boards that the engine could value (None without any), and the indices of these boards.
+    """Return the states of the boards that the engine could value, and the indices of these boards. No such board: None and no index.
 
     Each board must have at least two legal moves.
     """
@@ -93,9 +96,10 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
 
 
 def states_of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
-    """Return `size` states for a step, counted from 0. Each epoch shuffles all states; a last incomplete batch is dropped.
+    """Return the `size` states of a step; steps count from 0.
 
-    A random half is mirrored; the next epoch mirrors the other half, and so on. `order` and `images` name the random streams.
+    Each epoch shuffles all states, and drops an incomplete last batch. One epoch mirrors a random half of the states, the next epoch the
+    other half, and so on. `order` and `images` are the names of the random streams.
     """
     epoch, index = divmod(step, len(states) // size)
     rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]
@@ -112,7 +116,7 @@ class DatasetStates:
     """Dataset boards; a step's states depend only on its number."""
 
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
-        """Keep boards with at least two legal moves; a single move teaches nothing. Raises TooFewStatesError if too few remain."""
+        """Keep boards with at least two legal moves, because a single move teaches nothing. Raises TooFewStatesError if too few remain."""
         positions = PositionBatch.from_arrays(arrays).with_features()
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1

@@ -1,8 +1,11 @@
-"""The GRPO loop for every kind of policy. It writes no logs; each step returns a record.
+"""The GRPO loop for every kind of policy. It writes no logs; each step returns a record of metrics and events.
 
-`Trainer.step` samples a rollout, takes a few optimizer steps on it, and lets the controllers set the next step's knobs: temperature,
-coefficients of entropy and KL, learning rate. The reference of the KL is a frozen policy. Two points differ from published GRPO:
-advantages are not divided by their group's standard deviation or by length (Dr. GRPO); entropy and KL are exact sums, not estimates.
+`Trainer.step` samples a rollout (moves or answers with rewards) and takes a few optimizer steps on it, one per minibatch. Then the
+controllers (`grpo.train.control`) set the next step's knobs: temperature, coefficients of entropy and KL, learning rate. A `Problem` has
+all that depends on the kind of policy. The KL is measured to the reference, a frozen policy.
+
+Two points differ from published GRPO. Advantages are not divided by their group's standard deviation or by length (Dr. GRPO). A network's
+entropy and KL are exact sums, not estimates.
 """
 
 import math
@@ -29,9 +32,9 @@ from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_
 MAX_GRADIENT_NORM: Final = 1.0
 """Largest Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats: a larger KL(old || policy) of a minibatch ends the rollout's optimizer steps."""
+"""Trust region in nats: if a minibatch has a larger KL(sampled policy || policy), the rollout's remaining optimizer steps are left out."""
 _OF_PROBLEM: Final = "task."
-"""Prefix of the problem's tensors in stored checkpoints."""
+"""Prefix of the names of the problem's tensors in a checkpoint."""
 
 _Policy = TypeVar("_Policy", bound=Policy)
 _Start = TypeVar("_Start")
@@ -60,20 +63,20 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     kl_warmup_steps: int
     """Steps over which the KL coefficient rises; 0 for none."""
     is_sequential: bool
-    """True if a row is a sequence of states, so a row's KL is the sum over its states (chain rule)."""
+    """True if a row is a sequence of states (tokens of an answer). A row's KL is then the sum over its states (chain rule)."""
     max_log_ratio: float
     """Largest |ln(new / sampled probability)| that rounding alone causes."""
 
-    # Training depends on these.
+    # Training depends on the results of these methods.
 
     def states(self, policy: _Policy, step: int) -> _Start:
-        """Return what a step's rollout starts from, such as boards; steps count from 0."""
+        """Return the boards or prompts from which a step's rollout starts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
         """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
-        """Yield pieces that fit into one forward pass."""
+        """Yield the batch of these rows in pieces that fit into one forward pass."""
 
     def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
@@ -81,14 +84,17 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean exact KL(policy || reference) per row in nats, NaN if not measured; `first` is the first optimizer step taken."""
+        """Return mean exact KL(policy || reference) per row, in nats; NaN if not measured.
+
+        `first` has the measurements of the first optimizer step; None if no step was taken.
+        """
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a resumed run cannot compute again."""
+        """Return the tensors that a checkpoint must store, because a resumed run cannot compute them again."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # These only inform.
+    # The results of these methods are only logged.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
@@ -107,7 +113,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place: a copy of the problem's reference, or a restored policy. Schedules begin at `first_step`."""
+        """Train `policy` in place. It is a copy of the problem's reference, or a restored policy.
+
+        Schedules begin after `first_step` rollouts.
+        """
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
@@ -126,10 +135,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
-        """Return metrics and events of one rollout and its optimizer steps, and the reason to stop (empty: go on).
+        """Sample one rollout and take its optimizer steps. Return the metrics, the events and the reason to stop (empty: go on).
 
-        Raises InvariantError if scored and sampled probabilities differ before the first optimizer step, NonFiniteError after `MAX_SKIPPED`
-        non-finite steps in a row.
+        Raises InvariantError if the loss's probabilities differ from the sampled probabilities before the first optimizer step. Raises
+        NonFiniteError after `MAX_SKIPPED` non-finite steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -194,18 +203,18 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # A part is empty if the engine failed on too many states.
+        # A minibatch is empty if the engine failed on too many states.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
-        """Accumulate the minibatch's gradient, piece by piece; return its measurements."""
+        """Compute the minibatch's gradient, piece by piece; return the minibatch's measurements."""
         self._optimizer.zero_grad(set_to_none=True)
-        # The denominator counts the whole minibatch, so the pieces' gradients add up to the mean's gradient.
+        # Each piece is divided by the weight of the whole minibatch, so the pieces' gradients add up to the gradient of the mean loss.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # Without a KL term in the loss, the first minibatch suffices to measure KL; the others save a forward pass.
+            # Without a KL term in the loss, only the first minibatch measures the KL. The other minibatches save a forward pass.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -244,7 +253,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @torch.no_grad()
     def _update_average(self, *, has_learned: bool) -> None:
-        """Update the weights' average (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
+        """Update the moving average of the weights (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
 
         The old average's weight is at most n / (n + 9) after n steps, so the initial weights are soon forgotten.
         """
@@ -263,7 +272,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
     def preflight(self) -> dict[str, float]:
-        """Return the next rollout's metrics before any update; weights and the next step stay as they are. Raises `step`'s errors."""
+        """Sample the next rollout and return its metrics; weights and the next step stay as they are. Raises the errors of `step`."""
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
         metrics = self.problem.rollout_metrics(rollout)
@@ -275,7 +284,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return seconds of the last step's parts, apart from `step`'s record because times differ between equal runs."""
+        """Return the seconds of the last step's parts. They are not in the record of `step`, because times differ between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
@@ -292,7 +301,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Resume the run that saved a checkpoint; raises as `begin_from`."""
+        """Resume the run that saved a checkpoint. Raises the error of `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -301,7 +310,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Begin a new run at another run's checkpoint, by default with its optimizer; schedules and controllers begin anew.
+        """Begin a new run at another run's checkpoint, by default with the optimizer's state. Schedules and controllers begin anew.
 
         Raises IncompatibleError if the checkpoint has another reference.
         """

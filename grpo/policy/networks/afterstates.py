@@ -1,7 +1,8 @@
 """The chess network: a move's logit is a score of the position after the move (the afterstate).
 
-A position is the sum of two embeddings per square: (piece, pieces of both sides that control the square) and (piece, square). Two small
-layers turn the sum into a score. A move changes about 13 squares, so its sum is the board's sum plus a few rows (`grpo.board.features`).
+Each square has two embeddings: one of (piece, pieces of both sides that control the square), one of (piece, square). A position is the sum
+of all these embeddings, and two small layers turn the sum into a score. A move changes about 13 squares. So the sum after a move is the
+board's sum plus the few rows of the embedding that changed (`grpo.board.features`).
 
 Legend: B boards, A moves of a board (padded), N moves of all boards.
 """
@@ -16,7 +17,7 @@ from grpo.board.features import NUM_ROWS, REPETITION
 from grpo.policy.distribution import PositionBatch
 from grpo.settings.tree import PolicyConfig
 
-_EMBEDDING_SCALE: Final = 0.1  # A new network's sums of 128 rows are near 1.
+_EMBEDDING_SCALE: Final = 0.1  # Makes a new network's sums of 128 rows about 1 in size.
 
 
 class Network(nn.Module):
@@ -35,7 +36,7 @@ class Network(nn.Module):
         """Return logits, [B, A], 0 on padding, in the parameters' precision."""
         first = functional.relu(positions.move_features().sums(self.embedding) + self.bias)
         second = functional.relu(self.hidden(first))
-        # Full precision despite autocast: bfloat16's three digits are too few for probability ratios near 1.
+        # The last layer uses full precision despite autocast, because bfloat16's three digits are too few for probability ratios near 1.
         with torch.autocast(first.device.type, enabled=False):
             second = second.to(first.dtype)
             scores_N = cast(Tensor, self.score(second) + self.short_cut(first))[:, 0]
