@@ -1,5 +1,7 @@
 """Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
+Each step calls a function of the package `steps`. The ladder is Stockfish opponents of rising strength, which rate the policies.
+
 Commands: run here, run on AWS Batch, resume from an earlier run's policy with the settings of a file, run with settings in the command.
 
 .venv/bin/python flows/chess_grpo.py run

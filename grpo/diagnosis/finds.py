@@ -49,8 +49,8 @@ _EXTREMES: Final = (
 """Quantity, smallest factor of an extreme row over the rows around it, and its smallest absolute value (100-fold in a unit per answer)."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
 """Quantity, and what its end must exceed: an absolute value, and this factor times its first rows."""
-_WORSE: Final = 0.12  # Relative loss of a held-out measure that matters.
-_WORSE_OF_FEW: Final = 0.3  # Relative loss that matters with fewer than `_MANY_MEASURES` values.
+_WORSE: Final = 0.12  # Smallest relative loss of a held-out measure that matters.
+_WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
 
 
@@ -172,7 +172,7 @@ def no_gradient(run: Assessment) -> Answer:
 
 
 def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
-    """Return the number of rows, counted back from the last, in which a condition holds."""
+    """Return in how many rows at the end, without a gap, a condition holds."""
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 

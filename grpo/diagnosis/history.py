@@ -185,7 +185,7 @@ class History:
                 self.unused[name] = None
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
-        """Note duplicate steps. Raises HistoryError if they come from several runs."""
+        """Add a note about duplicate steps. Raises HistoryError if several runs cause them."""
         duplicates = [(column, *_duplicates(parts[column])) for column in parts]
         column, steps, reason = max(duplicates, key=lambda item: len(item[1]), default=("", np.empty(0), ""))
         if reason:
@@ -314,7 +314,7 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Mark NaN as missing in rows without any training quantity, such as evaluation rows, in place."""
+    """Change NaN to MISSING, in the table itself, in rows without any training quantity, such as evaluation rows."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]

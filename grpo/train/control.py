@@ -181,7 +181,10 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops if mean entropy is critical, or adds KL(reference || policy) to the loss until entropy is healthy."""
+    """Responds to critical mean entropy, as `grpo.recovery` says.
+
+    The controller stops training, or adds KL(reference || policy) to the loss until entropy is healthy again.
+    """
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)

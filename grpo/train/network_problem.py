@@ -213,7 +213,7 @@ def _batch(
 
 def _changes(states: States, columns_BM: Tensor) -> Tensor:
     """Return each move's change of value: its value minus the best value, at most 0."""
-    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, no value is lower.
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Values are at least 0, so padding (0) is no maximum.
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
@@ -249,7 +249,7 @@ def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
     """Raise InvariantError for a reward or advantage of another state, or an impossible entropy.
 
-    `assert_on_policy` cannot see such a mix-up: the probabilities are right, the values are another state's.
+    `assert_on_policy` cannot see such a mix-up, because the probabilities are right, and only the values are another state's.
     """
     assert batch.old is not None
     is_real = batch.weights > 0
@@ -261,7 +261,7 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
         advantages = group_advantages(batch.rewards)
         _refuse((batch.advantages - advantages)[is_real], "advantages", "an advantage is not its own group's")
     else:
-        # Each ply's advantages sum to 0 over a board's trajectories.
+        # At each ply, the advantages of a board's trajectories sum to 0, so the weighted sum of all is 0 too.
         weights = batch.weights * batch.state_weights[:, None]
         _refuse((weights * batch.advantages).sum()[None] / weights.sum(), "mean advantage", "trajectories are not compared with each other")
     entropies = batch.old.entropy()

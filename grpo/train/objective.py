@@ -124,7 +124,7 @@ class Terms:
     is_clipped_high: Tensor
     """[B, M] bool, True if the upper clip removed the gradient."""
     kl_old: Tensor
-    """KL(old || policy) in nats, without a gradient: exact if `Batch.old` is known.
+    """KL(old || new) in nats, without a gradient: exact if `Batch.old` is known.
 
     Otherwise the mean of r - 1 - ln r over the sampled moves' ratios r (k3 of http://joschu.net/blog/kl-approx.html), never negative.
     """
@@ -204,7 +204,7 @@ class Measured:
     """
 
     def __init__(self, *, total: float, num_rows: float) -> None:
-        """`total` is the minibatch's sum of state weights. `num_rows` is what `kl_old` is divided by: `total`, or the number of answers."""
+        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`, which is `total`, or the number of answers."""
         self.is_finite = True
         self.gradient_norm = math.nan
         self._total, self._num_rows = total, num_rows

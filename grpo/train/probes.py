@@ -128,7 +128,7 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
 def logit_descents(
     part: Batch[object], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return term -> descent direction: minus the gradient of the term, with its factor in the loss, in the logits, [B, A].
+    """Return term -> descent direction in the logits, [B, A]: minus the gradient of the term times the term's factor in the loss.
 
     Gradients without the factors, for temperature T, policy p with entropy H, reference q:
     - policy: sum_m w_m r_m A_m u_m (e_m - p) / T. Move m has unit vector e, weight w, ratio r, advantage A; u is 0 if clipped, else 1.

@@ -1,7 +1,7 @@
 """States: boards with a value (win probability, 0 to 1) for every legal move. Trainer steps sample moves in them.
 
-Half of a step's boards are mirrored left to right, unless a side may still castle. Mirrored moves have the same values, so one board
-teaches twice.
+Half of a step's boards are mirrored left to right, unless a side may still castle. Chess without castling is symmetric, so the mirrored
+moves keep their values, and one board teaches twice.
 
 Legend: B boards, A legal moves (padded). A column is a move's index among the A.
 """
@@ -60,8 +60,8 @@ _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
     """Return the positions; mirror those with `wanted_B` ([B] bool) left to right, unless they have castling rights.
 
-    A mirrored move keeps its column, so the values of the columns stay valid. A mirrored board's action ids do not ascend. The values are
-    nearly right: an engine scores a mirrored board slightly differently, because its search treats left and right differently.
+    A mirrored move keeps its column, so values by column need no change. A mirrored board's action ids do not ascend. A search of the
+    mirrored board would give slightly different values, because the engine's search treats left and right differently.
     """
     encodings = positions.encodings
     is_mirrored = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
@@ -80,7 +80,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
-    """Return the states of the boards that the engine could value, and the indices of these boards. No such board: None and no index.
+    """Return the states of the boards that the engine could value, and the indices of these boards; None and [] if it could value none.
 
     Each board must have at least two legal moves.
     """
