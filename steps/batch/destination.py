@@ -39,7 +39,8 @@ def sends_to_batch(arguments: Sequence[str]) -> bool:
 def reachable(environment: Mapping[str, str]) -> str:
     """Return the address of the tracking store.
 
-    Raises DestinationError if tasks on other machines cannot reach the address, or if an address holds a secret.
+    Raises DestinationError if the address is missing, a file, or a port of this machine, or if this address or `WANDB_BASE_URL` holds a
+    name or password. The network is not tried.
     """
     address = environment.get(_TRACKING, "")
     if reason := _not_reached(address):
@@ -66,13 +67,16 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return a task's environment variables: addresses, names of secrets, device and threads; never a secret."""
+    """Return a task's environment variables: addresses, names of secrets, code, W&B's names, device, threads.
+
+    Call `reachable` first, which refuses an address with a secret.
+    """
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 
 
 def batch_place(task: TaskResources, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return job `queue` and `image` of a GPU task, if the variables are set. Metaflow's configuration gives all others."""
+    """Return job `queue` and `image` of a GPU task, if the variables are set. Otherwise Metaflow's configuration applies."""
     place = {"queue": environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)} if task.num_gpus else {}
     return {name: value for name, value in place.items() if value}
 

@@ -1,4 +1,4 @@
-"""Charts of a language model's cards, and some prompts with their answers and rewards."""
+"""Contents of a step's card (HTML page) for a language model: charts, and some prompts with their answers and rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

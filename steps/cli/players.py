@@ -43,7 +43,7 @@ class Contestant:
     """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
 
     text: str  # The text as typed.
-    model: str = ""  # A policy's name, one of `POLICY_NAMES`.
+    model: str = ""  # A policy's name, as `POLICY_NAMES` describes it, or a folder.
     temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
     engine: str | None = None  # An engine's path; None is this machine's Stockfish.
     limit: str = ""  # An engine's search limit, as in UCI's command `go`: "nodes 50".
@@ -86,8 +86,8 @@ def entered(
 ) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run until the block ends.
 
-    Each player has its own random stream, so two equal players can meet. An engine that names no legal move loses the game, and `says`
-    prints a line; without `says`, the engine's failure raises an error.
+    Each player has its own random stream; with a common stream, two equal players would draw the same numbers. An engine that names no
+    legal move loses the game, and `says` prints a line. Without `says`, such an engine raises EngineError.
 
     Raises ContestantError, EngineMissingError, or `find_policy`'s errors. Policies are found before torch is imported, because the import
     takes seconds.

@@ -21,9 +21,9 @@ _QUIET: Final = {
 @click.command()
 @click.option("--port", type=click.IntRange(1, MAX_PORT), default=5000, metavar="N", help="Port (default 5000).")
 def command(port: int) -> int:
-    """Start the MLflow UI on the home's tracking store (CHESS_GRPO_HOME); only this machine can open the page.
+    """Start the MLflow UI on the runs in CHESS_GRPO_HOME; only this machine can open the page.
 
-    If MLFLOW_TRACKING_URI names a server, prints the address of the server's page of runs instead.
+    If MLFLOW_TRACKING_URI names a database, shows the runs in it. If it names a server, prints the address of the server's page of runs.
     """
     machine = Machine.here()
     is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")
@@ -33,7 +33,7 @@ def command(port: int) -> int:
     store, file = TrackingStore(machine.tracking_uri), sqlite_file(machine.tracking_uri)
     if not store.exists:
         click.echo(f"{file} is new: the page is empty until a run starts (`make run CONFIG=smoke`)")
-    # Creates a new store's tables under a lock, or raises an error with the store's address.
+    # `store.experiment` creates a new store's tables under a lock. `failures_of` adds the store's address to errors.
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
@@ -43,7 +43,7 @@ def command(port: int) -> int:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
         return 0
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
-    # A variable, because the list of processes would show a password in an argument.
+    # The address goes into an environment variable, because it may hold a password, and the list of processes shows arguments.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, arguments, environment)  # noqa: S606  # The UI replaces this process and gets its signals.

@@ -77,12 +77,15 @@ class Store:
         return self._folder / "progress" / step / version
 
     def place(self, output: StepOutput) -> str:
-        """Return an output's address for messages: a folder, or the prefix of all copies in S3."""
+        """Return an output's address for messages: a folder; in S3 the prefix below which the output's copies lie."""
         root = self._folder if self._copies is None else self
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
     def open(self, output: StepOutput) -> Path:
-        """Verify an output and return its folder; download a copy from S3 if needed. Raises CorruptError without a complete copy."""
+        """Verify an output and return its folder; download a copy from S3 if needed.
+
+        Raises CorruptError if neither this disk nor S3 has a complete copy.
+        """
         if self._verified(output["step"], output["version"], output["output_hash"]) is None:
             raise CorruptError(f"{self} has no complete copy of the output {output['output_hash'][:12]} of {output['step']}")
         return self.folder(output["step"], output["version"])
@@ -98,15 +101,16 @@ class Store:
 
     @contextmanager
     def making(self, step: str, version: str) -> Iterator["Making"]:
-        """Yield a `Making`, which has this version's output or makes it.
+        """Yield a `Making`. If its `output` is None, the block makes this version's output with `filling`.
 
         Only one process of a disk has the `Making` of a version. The others wait, and print which process they wait for.
 
-        The progress folder survives kills and is deleted after the output is stored. With S3, the folder begins as the latest copy.
+        The progress folder survives kills and is deleted after the output is stored. With S3, a newer copy of it is
+        downloaded first.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
         with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
-            # Killed processes leave temporary folders. Hard links in these folders would keep deleted outputs on the disk.
+            # Killed processes leave temporary folders. Their hard links to checkpoints would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)
             making = Making(self, step, version)
@@ -173,7 +177,7 @@ class Store:
 
     def probe(self) -> None:
         """Write, list and read a record. Raises StoreError if S3 fails or the record is lost, StorageError if a folder is not writable."""
-        self.create(key := "probe/record.json", {})  # Needs permission to write even if the record exists.
+        self.create(key := "probe/record.json", {})  # Tests the permission to write, even if the record exists.
         if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
             raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
 
