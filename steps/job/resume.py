@@ -2,7 +2,7 @@
 
 A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed; other settings may change. A checkpoint holds
 weights and Adam's moments, averages of past gradients. After a change of batch size, learning rate or coefficients the moments adapt
-within some hundred steps. After a change of the objective `finetune` begins the optimizer anew.
+within some hundred steps. If the objective changes, `finetune` starts with a new optimizer.
 
 The registry (MLflow) names policies: `champion` is the policy to play, `peak` the checkpoint to resume from.
 """
@@ -48,7 +48,8 @@ class Job(TypedDict):
 
     run: str  # Metaflow's run id.
     settings: dict[str, Any]
-    code: dict[str, Any]  # The launching checkout's commit, dirty flag and lock hash; `fresh`: the run id with `--fresh`, else "".
+    # The launching checkout's commit, dirty flag and lock hash; `fresh`: the run id with `--fresh` (reuse no output), else "".
+    code: dict[str, Any]
     origin: Origin | None  # None for a new training.
     usual: dict[str, float]  # Step -> seconds in earlier runs of the preset; empty without such runs.
 
@@ -58,7 +59,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
-    Raises NotFoundError if the policy, run or checkpoint does not exist, and ResumeError if the origin has no output of a needed step.
+    Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
+    or only MLflow has the champion. Raises IncompatibleError, ForeignError, CorruptError and TrackingAwayError as `find_policy`.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:
@@ -79,7 +81,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # Stands for the outputs of its parallel tasks.
+    outputs["build_boards"] = outputs["join_boards"]  # Stands for the outputs of `build_boards`'s parallel tasks.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)

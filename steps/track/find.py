@@ -70,7 +70,7 @@ class NamedPolicy:
     run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Folder in the output; empty if the output is the policy.
+    part: str  # Folder in the output, empty if the output is the policy; a version's role.
     version: "Version | None" = None  # The registered version, if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
@@ -97,7 +97,7 @@ def is_folder(name: str) -> bool:
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run with a name of `RUN_NAMES`. Raises NotFoundError, whose message has `names`.
+    """Return the run called `name`, `last` or a run's id. Raises NotFoundError, whose message lists the allowed `names`.
 
     `last` is the newest run for which `has` is true, by default the newest run that has ended.
     """
@@ -137,8 +137,8 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     """Return the policy of an alias, a version, RUN or RUN/STEP, without downloading an alias's or version's files.
 
     `role`, `champion` or `peak`, is the policy that RUN alone means. `preset` is the preset of an alias or version that names none. If
-    `preset` is empty, the only preset with the name is taken, else the default preset. Raises NotFoundError, ForeignError,
-    TrackingAwayError, CorruptError.
+    `preset` is empty too: the preset that has the name if only one does, otherwise the default preset. Raises NotFoundError,
+    ForeignError, TrackingAwayError, CorruptError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
@@ -191,7 +191,8 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
-    if output is None or output["output_hash"] != version.output_hash:  # Another machine's run with the same id.
+    # With another hash, the store's run is not the version's: another machine's run has the same id.
+    if output is None or output["output_hash"] != version.output_hash:
         run = output = None
     return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
 

@@ -1,16 +1,16 @@
 """MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-A finished run registers two policies, its champion and its peak, as versions of the model. The initial policy of a run is its pretrained
-policy. A new version becomes `peak` if
-- the interval of its score in games against its initial policy is not entirely below 0.5, the score of equal policies,
-- no peak with the same initial policy has an equal or better lower bound of this score,
-- it has played such games, or the current peak has another initial policy, or there is no current peak, and
-- the current peak has the same initial policy or is older, because scores against different policies cannot be compared.
+A finished run registers two policies as versions of the model: its champion (the policy to play), and its peak, whose score in games
+against the run's initial (pretrained) policy has the highest lower bound. A run's peak becomes `peak` if
+- the interval of this score is not entirely below 0.5, the score of equal policies,
+- no other peak with the same initial policy has an equal or better lower bound (without games, any peak with games is better),
+- it has played games, or no current peak has the same initial policy, and
+- the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
 
 Only a policy that has beaten the champion in games replaces the champion.
 
-Every account of the server can write tags, sources and files, so `grpo.base.door` checks all of them before use. A version of other code
-keeps its alias.
+Every account of the server can write tags, sources and files, so `grpo.base.door` checks all of them before use.
+If this code cannot read the version that holds an alias, the alias stays.
 """
 
 import json
@@ -44,7 +44,7 @@ from steps.track.client import CHILD, RUN, TrackingStore, ignore_existing, long_
 from steps.track.outages import failures_of
 
 # isort: split
-# After `steps.track.client`, which sets what MLflow reads once.
+# After `steps.track.client`, which sets environment variables that MLflow reads only at its import.
 from mlflow.entities import Run as Logged
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
@@ -200,7 +200,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
-        # This output of `finetune` has only one checkpoint, so the checkpoint's hash is its version.
+        # This output of `finetune` has only one checkpoint, so the first 24 digits of the checkpoint's hash serve as the output's version.
         output_hash = verified_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -242,7 +242,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two machines may register at once, or a response may be late: the first version stays.
+        # Two machines that register at once make double versions, and so does a request that the server completes late: the first stays.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)

@@ -1,4 +1,4 @@
-"""A language model as a competitor. The module is imported only if needed, because transformers takes seconds."""
+"""Gives a language model the interface `Competitor`. The module is imported only if needed, because transformers takes seconds."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
     """Return a folder's language model.
 
-    `settings.language` sets the attempts per move and the number of measured boards. Without `settings`, the folder's settings apply.
+    `settings.language` sets the attempts per move and the number of held-out boards that `heldout` and `scores` use. Without `settings`,
+    the folder's settings apply.
     """
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
 class LanguageCompetitor:
     def __init__(self, policy: LanguagePolicy, rules: LanguageConfig | None) -> None:
-        """Prepare to play; without `rules` the policy's saved settings apply."""
         self.policy = policy
         self._generator = AnswerGenerator(policy, rules or policy.config)
 
@@ -48,7 +48,7 @@ class LanguageCompetitor:
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, and the fractions of greedy answers that are complete and legal."""
+        """Return regret, expected value, the fraction of greedy answers that are complete, and the fraction that are legal."""
         return self._evaluate(boards).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:

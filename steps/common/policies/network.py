@@ -1,4 +1,4 @@
-"""A network as a competitor."""
+"""Gives a chess network the interface `Competitor`."""
 
 from collections.abc import Sequence
 from pathlib import Path
