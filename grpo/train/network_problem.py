@@ -5,7 +5,8 @@ states and sampled moves of one trainer step. The setting `num_own_moves` choose
 
 - 1: G moves (a group) from each state. A move's reward is its value.
 - Above 1: G trajectories from each board; the policy also plays the opponent's replies. The reward of an own move is its change of value,
-  Q(s, a) - max Q(s). It is compared with the rewards of the board's other trajectories at the same ply.
+  Q(s, a) - max Q(s). It is compared with the rewards of the board's other trajectories at the same `ply`. `ply` counts a
+  trajectory's own moves from 0, without replies.
 
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state. A column is a move's index among the A.
 """
@@ -33,12 +34,12 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Maximum states in one forward pass. The number limits memory and does not change the result."""
+"""Maximum states in one forward pass. The number limits memory; it changes results only by rounding."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
 """`grpo.precision` -> largest |ln ratio| that rounding may cause. The ratio is new / sampled probability of a move.
 
-Another batch shape causes 1e-6 in float32 and 1e-2 in bfloat16. A real fault causes more: T = 1.3 in the sampler and 1 in the loss
-causes 0.1 or more.
+If the loss evaluates a move in a batch of another shape than the sampler, |ln ratio| is up to 1e-6 in float32 and 1e-2 in bfloat16. A
+real fault causes more: T = 1.3 in the sampler and 1 in the loss causes 0.1 or more.
 """
 _MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
@@ -119,7 +120,7 @@ class NetworkProblem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Samples a rollout's moves. Each purpose, step and ply has its own random stream, so a draw does not shift other draws."""
+    """Samples a rollout's moves. Each purpose, step and `ply` has its own random stream, so a draw does not shift other draws."""
 
     policy: MovePolicy
     temperature: float
@@ -142,8 +143,8 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per position].
 
-        `count` uniform numbers are drawn. With `rows`, position i gets one move, by number `rows[i]`. Without `rows`, each position gets
-        `count` / B moves.
+        `count` uniform numbers are drawn. With `rows`, position i gets one move, by the number at index `rows[i]`. Without
+        `rows`, each position gets `count` / B moves.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -158,7 +159,7 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Play G trajectories of at most `num_own_moves` own moves from each state. Return their states as one batch, ordered by ply.
+    """Play G trajectories of at most `num_own_moves` own moves from each state. Return their states as one batch, ordered by `ply`.
 
     `values` computes the move values of later boards. A trajectory ends with its game, or if the engine fails.
     """
@@ -213,11 +214,11 @@ def _batch(
 
 def _changes(states: States, columns_BM: Tensor) -> Tensor:
     """Return each move's change of value: its value minus the best value, at most 0."""
-    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Values are at least 0, so padding (0) is no maximum.
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, and no value is lower.
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of N trajectories at one ply, [N, 1]. A group is the trajectories from one board."""
+    """Return the advantages of N trajectories at one `ply`, [N, 1]. A group is the trajectories from one board."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -237,7 +238,7 @@ def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return the rows with their moves, padded only to the widest row."""
+    """Return the rows. Their legal moves are padded only to the row with the most."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]
@@ -261,7 +262,7 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
         advantages = group_advantages(batch.rewards)
         _refuse((batch.advantages - advantages)[is_real], "advantages", "an advantage is not its own group's")
     else:
-        # At each ply, the advantages of a board's trajectories sum to 0, so the weighted sum of all is 0 too.
+        # The advantages of a board's trajectories at one `ply` sum to 0, so the rollout's weighted mean is 0. Only this mean is checked.
         weights = batch.weights * batch.state_weights[:, None]
         _refuse((weights * batch.advantages).sum()[None] / weights.sum(), "mean advantage", "trajectories are not compared with each other")
     entropies = batch.old.entropy()

@@ -42,7 +42,10 @@ class ParseRate:
 
 
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
-    """Return the parse rate of each text task of the training, on random boards. Raises NonFiniteError if a weight is NaN or infinite."""
+    """Return the parse rate, on random boards, of each text task that training uses by `language.environment_share`.
+
+    Raises NonFiniteError if a weight is NaN or infinite.
+    """
     policy.refuse_nonfinite()
     share = policy.config.environment_share
     tasks = [task for task in TextTask if (share if task == TextTask.ENVIRONMENT else 1 - share) > 0]

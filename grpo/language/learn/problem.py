@@ -33,7 +33,10 @@ class LanguageProblem:
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Freeze `reference`, the policy that the KL terms compare with. The caller must not change it. Warm-ups begin at `first_step`."""
+        """Freeze `reference`, the policy that the KL terms compare with. The caller must not change it.
+
+        The reward's warm-up begins at `first_step`.
+        """
         precision = PRECISIONS[settings.grpo.precision]
         self.reference = reference.at_precision(precision)
         self.reference.network.requires_grad_(requires_grad=False)
@@ -99,7 +102,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return, in nats, the mean entropy of an answer (summed over its tokens) and the largest possible entropy of a token, ln(V)."""
+        """Return, in nats, the mean entropy of an answer and ln(V). ln(V) is the largest entropy of one token; an answer's is a sum."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
@@ -112,7 +115,7 @@ class LanguageProblem:
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return no tensors: there is no random state to store, because the step selects all random streams."""
+        """Return no tensors: each random stream is made from the seed and the step's number, so there is no state to store."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

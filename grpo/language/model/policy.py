@@ -97,8 +97,8 @@ class LanguagePolicy:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Return the policy that `save` wrote.
 
-        Raises LanguageModelError if the files are no complete model, IncompatibleError if this code does not know the saved settings or
-        tokens, NonFiniteError if a weight is NaN or infinite.
+        Raises LanguageModelError if the files are no complete model, IncompatibleError if this code does not know the saved settings or has
+        other chess tokens, NonFiniteError if a weight is NaN or infinite.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -180,7 +180,7 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
     """Return the distribution over the vocabulary for each row of logits [rows, vocabulary].
 
-    Sampling and loss both use this function, so temperature and vocabulary are the same in both. Every token counts as legal.
+    Sampling and loss both use this function, so both treat temperature and vocabulary alike. Every token counts as legal.
     """
     log_probs = (logits.float() / temperature).log_softmax(dim=1)
     return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))

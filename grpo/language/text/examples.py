@@ -100,7 +100,7 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Make an example of a move (UCI) on a board. Its history is the last `num_history_moves` moves of the game, this move included.
+    """Make an example of a move (UCI) on a board. The history has the game's last `num_history_moves` moves; the last is this move.
 
     The example's reward is RookWorld's reward of the player who moved: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001. An illegal
     move leaves the position as it is.
