@@ -27,7 +27,7 @@ TOLERANCE: Final = 1e-6
 MAX_FLAT_SHARE: Final = 0.25
 """Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards (dead draws)."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Minimum number of labels from games that can show that the moves of weak players are better than random moves."""
+"""Labels from games. With fewer, chance can hide that weak players' moves are better than random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "the boards come from another version of the code, or were changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
@@ -67,7 +67,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Return column -> the expectation that its numbers are in [low, high]; by default counts of faults must be 0."""
+    """Return column -> the expectation that its numbers are in [low, high]. The default [0, 0] is for counts of faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}

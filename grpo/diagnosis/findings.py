@@ -33,7 +33,7 @@ class Finding(Document):
         return f"{self.name}: {'; '.join(self.evidence)}. {self.advice}"
 
     def text(self) -> str:
-        """Return evidence, meaning, advice and page. For a consequence, return one line with the evidence."""
+        """Return evidence, meaning, advice and page. For a finding with a `cause`, return one line with name, first step and evidence."""
         if self.cause:
             return f"\n  then    {self.name}, from step {self.first_step:,}: {'; '.join(self.evidence)}"
         head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {self.first_step:,} to {self.last_step:,}"
@@ -42,13 +42,16 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """All findings, and the verdict. Critical findings come first, then by first step. A consequence directly follows its cause."""
+    """All findings, and the verdict. A finding with a `cause` directly follows this cause.
+
+    Of the other findings, critical ones come first; those of one severity are in order of `first_step`.
+    """
 
     findings: tuple[Finding, ...]
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """The verdict that the run would have without findings, with the reason for the verdict."""
+    """Verdict of a run without findings (HEALTHY, NOT_SHOWN or NOT_JUDGED) with its reason; also set if there are findings."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge the history, each with the reason in parentheses."""
 

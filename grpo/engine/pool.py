@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a new process if it fails.
 
 A query is one position to search. One thread reads raw pipes, without python-chess's wrapper. The wrapper waits forever for a silent engine
-under a limit of nodes or depth. Its speed is a third (measured at commit 60232895 by benchmarks/engine.py).
+under a limit of nodes or depth, and has a third of this pool's speed (measured at commit 60232895 by benchmarks/engine.py).
 """
 
 import os
@@ -22,17 +22,16 @@ from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
 MAX_LINES: Final = 256  # MultiPV (number of moves that get a score) for any position: no position has more than 218 legal moves.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games. With another size, the opponent would not be the one that was rated. The hash is cleared before each
-move, so equal positions get equal answers."""
+"""`Hash` of engines that play games. With another size, the opponent would not be the one that was rated."""
 
-NUM_ATTEMPTS: Final = 3  # Attempts at a search, each after a failure on a new process.
+NUM_ATTEMPTS: Final = 3  # Attempts at a search. Each attempt after a failure has a new process.
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
 _MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries, the engine is at fault, not the positions.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position, such as castling (one of ten
-positions), would bias the dataset. A sound engine answers within two attempts."""
+"""Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position, such as those with castling
+(one of ten), would bias the dataset. A sound engine answers within two attempts."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance, so the fraction does not count.
-_NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so answers do not depend on earlier searches.
+_NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,8 +113,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        Engines search while the caller works. With `gives_up`, raises EngineError if five queries in a row failed, or at least ten and 1 %
-        of the queries of all calls.
+        Engines search while the caller works. With `gives_up`, raises EngineError if five queries in a row failed, or if the failed
+        queries of all calls are at least ten and at least 1 %.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))

@@ -1,6 +1,8 @@
 """Name, unit and meaning of every metric and event; `docs/metrics.md` is printed from this table.
 
-Deeper search: at `evaluation.heldout_depth`; the reward's search is at `boards.depth`. Points: unit of a language model's reward.
+In the meanings, "deeper search" is the engine's search at depth `evaluation.heldout_depth`; rewards are searched at `boards.depth`.
+"Points" are the unit of a language model's reward.
+
 `refuse_undeclared` of `grpo.metrics.records` refuses other names, so a typo cannot start a second series.
 """
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # Error probability of a one-sided test: a claim is shown if its p-value is at most this.
+LEVEL: Final = 0.025  # Error probability of a one-sided test: a claim counts as proven if its p-value is at most this.
 Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Standard errors on each side of two repeated intervals: one after half of the sample, one at its end.
@@ -38,7 +38,7 @@ class Estimate:
     num_pairs: int = 0  # Number of pair scores of a match score; 0 for other numbers.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the value and its interval. With `is_change`, numbers have a plus sign too; Elo always has one.
+        """Return the value and its interval. Positive Elo has a plus sign; with `is_change`, other units too.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
@@ -73,8 +73,8 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
     A pair is one observation, because its two games share the opening's bias. The interval is computed after adding one lost and one won
-    pair (after Agresti and Coull, The American Statistician 52, 1998). So few or equal pairs never look certain: 16 lost pairs give
-    [0, 0.16]. The mean is without the added pairs.
+    pair (after Agresti and Coull, The American Statistician 52, 1998). Therefore a few pairs, or equal pairs, never look certain: 16 lost
+    pairs give [0, 0.16]. The mean is without the added pairs.
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -105,11 +105,11 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple testing, in the order of `p_values`. A claim is shown at level a if its value is at most a.
+    """Return p-values adjusted for multiple testing, in the order of `p_values`. A claim is proven at level a if its value is at most a.
 
     Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m p-values by m, the next by m - 1, and so on. A
-    result below the previous result is raised to the previous one. The probability that any false claim is shown is at most a, even if
-    claims depend on one another.
+    result below the previous result is raised to the previous one. The probability that any false claim counts as proven is at most a,
+    even if claims depend on one another.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
