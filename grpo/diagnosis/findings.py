@@ -51,7 +51,7 @@ class Diagnosis(Document):
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """Verdict of a run without findings (HEALTHY, NOT_SHOWN or NOT_JUDGED) with its reason; also set if there are findings."""
+    """Verdict of a run without findings with its reason; also set if there are findings."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge the history, each with the reason in parentheses."""
 

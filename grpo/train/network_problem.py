@@ -5,8 +5,8 @@ states and sampled moves of one trainer step. The setting `num_own_moves` choose
 
 - 1: G moves (a group) from each state. A move's reward is its value.
 - Above 1: G trajectories from each board; the policy also plays the opponent's replies. The reward of an own move is its change of value,
-  Q(s, a) - max Q(s). It is compared with the rewards of the board's other trajectories at the same `ply`. `ply` counts a
-  trajectory's own moves from 0, without replies.
+  Q(s, a) - max Q(s). It is compared with the rewards of the board's other trajectories at the same `ply`, the number of earlier own
+  moves.
 
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state. A column is a move's index among the A.
 """
@@ -143,8 +143,8 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per position].
 
-        `count` uniform numbers are drawn. With `rows`, position i gets one move, by the number at index `rows[i]`. Without
-        `rows`, each position gets `count` / B moves.
+        `count` uniform numbers are drawn. With `rows`, position i gets one move, by the number at index `rows[i]`. Without `rows`, each
+        position gets `count` / B moves.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))

@@ -43,7 +43,7 @@ class Contestant:
     """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
 
     text: str  # The text as typed.
-    model: str = ""  # A policy's name, as `POLICY_NAMES` describes it, or a folder.
+    model: str = ""  # A policy's name or folder, as `POLICY_NAMES` describes.
     temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
     engine: str | None = None  # An engine's path; None is this machine's Stockfish.
     limit: str = ""  # An engine's search limit, as in UCI's command `go`: "nodes 50".
@@ -86,11 +86,9 @@ def entered(
 ) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run until the block ends.
 
-    Each player has its own random stream; with a common stream, two equal players would draw the same numbers. An engine that names no
-    legal move loses the game, and `says` prints a line. Without `says`, such an engine raises EngineError.
+    Each player has its own random stream; with a common stream, two equal players would draw the same numbers. `says` as in `EnginePlayer`.
 
-    Raises ContestantError, EngineMissingError, or `find_policy`'s errors. Policies are found before torch is imported, because the import
-    takes seconds.
+    Raises ContestantError, EngineMissingError, or `find_policy`'s errors. Policies are found before torch is imported (seconds).
     """
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
