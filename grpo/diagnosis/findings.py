@@ -42,10 +42,7 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """All findings, and the verdict. A finding with a `cause` directly follows this cause.
-
-    Of the other findings, critical ones come first; those of one severity are in order of `first_step`.
-    """
+    """All findings, critical ones first, then by `first_step`; a finding with a `cause` directly follows this cause."""
 
     findings: tuple[Finding, ...]
     verdict: str

@@ -76,7 +76,7 @@ class _Job:
     index: int
     query: Query
     failures: Counter[str] = field(default_factory=Counter)  # Search limit -> failures; "" -> failed starts of an engine.
-    failed: list[EngineError] = field(default_factory=list)  # All errors.
+    failed: list[EngineError] = field(default_factory=list)
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):

@@ -58,7 +58,7 @@ def reachable(environment: Mapping[str, str]) -> str:
 
 
 def _not_reached(address: str) -> str:
-    """Return the reason why other machines cannot reach a tracking store; "" if they can."""
+    """Return why other machines cannot reach a tracking store; "" if nothing speaks against it."""
     if not address:
         return "it is not set"
     if sqlite_file(address) is not None or "://" not in address:
@@ -67,10 +67,7 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return a task's environment variables: addresses, names of secrets, code, W&B's names, device, threads.
-
-    Call `reachable` first, which refuses an address with a secret.
-    """
+    """Return a task's environment variables. They hold no secret, because `reachable` refuses addresses with one."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 

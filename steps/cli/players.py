@@ -42,7 +42,7 @@ class ContestantError(PlainError, ValueError):
 class Contestant:
     """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
 
-    text: str  # The text as typed.
+    text: str  # As typed.
     model: str = ""  # A policy's name or folder, as `POLICY_NAMES` describes.
     temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
     engine: str | None = None  # An engine's path; None is this machine's Stockfish.

@@ -33,7 +33,7 @@ def command(port: int) -> int:
     store, file = TrackingStore(machine.tracking_uri), sqlite_file(machine.tracking_uri)
     if not store.exists:
         click.echo(f"{file} is new: the page is empty until a run starts (`make run CONFIG=smoke`)")
-    # `store.experiment` creates a new store's tables under a lock. `failures_of` adds the store's address to errors.
+    # `store.experiment` creates a new store's tables.
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
@@ -43,7 +43,7 @@ def command(port: int) -> int:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
         return 0
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
-    # The address goes into an environment variable, because it may hold a password, and the list of processes shows arguments.
+    # The address may hold a password, and the list of processes would show it in an argument.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, arguments, environment)  # noqa: S606  # The UI replaces this process and gets its signals.

@@ -60,7 +60,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
     Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
-    or only MLflow has the champion. Raises IncompatibleError, ForeignError, CorruptError and TrackingAwayError as `find_policy`.
+    or only MLflow has the champion. The other errors are `find_policy`'s.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:

@@ -25,8 +25,8 @@ class Pace:
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
         """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s".
 
-        The last duration is the time left of the whole run: that of this work plus `after()`, the estimated seconds of the run after this
-        work (None if unknown). The first texts and the last have no estimate. `unit` is a plural, such as "steps".
+        The last duration is the time left of the whole run: this work's and `after()`, the estimated seconds after this work (None if
+        unknown). The first texts and the last have no estimate.
         """
         now = time.monotonic()
         if self._first is None or done < self._last:

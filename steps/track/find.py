@@ -66,9 +66,9 @@ class FoundPolicy:
 class NamedPolicy:
     """A run's policy. Its files may still be in S3 or MLflow."""
 
-    run_id: str  # Metaflow's id.
+    run_id: str
     run: Run | None  # None for a registered version whose run is not in this store.
-    policy_step: int  # GRPO step; 0 is the pretrained policy.
+    policy_step: int
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
     part: str  # Folder in the output, empty if the output is the policy; a version's role.
     version: "Version | None" = None  # The registered version, if the name was an alias or a version.

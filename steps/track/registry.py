@@ -200,7 +200,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
-        # This output of `finetune` has only one checkpoint, so the first 24 digits of the checkpoint's hash serve as the output's version.
+        # This output of `finetune` has only one checkpoint, so 24 digits of the checkpoint's hash are the output's version.
         output_hash = verified_manifest(folder / "policy")["output_hash"]
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -242,7 +242,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two machines that register at once make double versions, and so does a request that the server completes late: the first stays.
+        # If two machines register at once, or the server completes a request late, there are double versions.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)

@@ -32,9 +32,9 @@ class ParseRate:
     rate: float
     low: float  # Wilson's 95 % interval: `low` to `high`.
     high: float
-    num: int  # Number of answers.
+    num: int
     legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
-    truncated: float  # Fraction of truncated answers.
+    truncated: float
     example: str  # Beginning of the first unreadable answer, or of the first answer if all are readable.
 
     def __str__(self) -> str:
