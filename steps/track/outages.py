@@ -83,7 +83,7 @@ def address_fault(address: str) -> str:
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
     if parts.fragment and "@" not in address:
-        return f"{shown} has a #, as a page has; give {without_secrets(address).rstrip('/')}"
+        return f"{shown} is the address of a page; give {without_secrets(address).rstrip('/')}"
     return ""
 
 
