@@ -27,7 +27,17 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import STRICT, FileName, ForeignError, Hash, Id, VersionHash, checked, inside
-from grpo.base.files import MANIFEST, CorruptError, file_hashes, locked, read_json, sha256_json, verified_manifest, write_json
+from grpo.base.files import (
+    MANIFEST,
+    CorruptError,
+    file_hashes,
+    locked,
+    read_json,
+    read_manifest,
+    sha256_json,
+    verified_manifest,
+    write_json,
+)
 from grpo.match.selection import Selection
 from grpo.metrics.shared import PRETRAINED_STEP
 from grpo.policy.files import copy_policy
@@ -201,7 +211,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
         # This output of `finetune` has only one checkpoint, so 24 digits of the checkpoint's hash are the output's version.
-        output_hash = verified_manifest(folder / "policy")["output_hash"]
+        output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
         outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
