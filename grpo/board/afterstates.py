@@ -25,19 +25,19 @@ RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess
 NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
-_BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
-_KING_LINES: Final = torch.tensor(
+BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
+KING_LINES: Final = torch.tensor(
     [signed(chess.BB_RANK_ATTACKS[s][0] | chess.BB_FILE_ATTACKS[s][0] | chess.BB_DIAG_ATTACKS[s][0]) for s in range(64)]
 )
 _KING_REACH: Final = torch.tensor([signed(chess.BB_KING_ATTACKS[s]) for s in range(64)])
 _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
-_RANK_SHIFTS: Final = torch.arange(8) * 8
+RANK_SHIFTS: Final = torch.arange(8) * 8
 # [256, 8]: for each set of squares of a rank (8 bits), whether each file is in the set.
-_IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
+IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
 # [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square. The piece's four planes weigh 1,
 # 2, 4, 8. Each side's four planes of control weigh 1, 2, 4 (least attacker) and 6 (several attackers).
-_RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
+_RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
 
@@ -71,8 +71,8 @@ def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
 
     Control ignores pins. Our control passes through their king, because a square behind the king is no escape.
     """
-    root = _sets(encodings_BE)
-    root_planes = _planes(root, *_attacks(root))
+    root = sets_of(encodings_BE)
+    root_planes = _planes(root, *attacks(root))
     root_codes = _codes(root_planes)
     planes, features = _played(root, encodings_BE, rows, ids)
     moves, squares = _changed_squares(root_planes[:, rows], planes)
@@ -88,8 +88,8 @@ def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
 
 def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return the afterstates' planes [12, N] (see `_planes`) and features [N, 7]."""
-    sets, touched, is_zeroing = _moved(root, rows, ids)
-    attacked, twice = _attacks(sets)
+    sets, touched, is_zeroing = moved(root, rows, ids)
+    attacked, twice = attacks(sets)
     clock = torch.where(is_zeroing, 0, (encodings_BE[:, HALFMOVE_CLOCK].long()[rows] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
     is_mate, is_draw = _endings(sets, attacked, clock)
     rights = encodings_BE[:, CASTLING].long()[rows]
@@ -98,9 +98,9 @@ def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tupl
     return _planes(sets, attacked, twice), features
 
 
-def _sets(encodings_BE: Tensor) -> Sets:
+def sets_of(encodings_BE: Tensor) -> Sets:
     codes = encodings_BE[:, :64].long()
-    bits = _BIT.to(codes.device)
+    bits = BIT.to(codes.device)
     planes = [(((codes >> plane) & 1) * bits).sum(1) for plane in range(4)]
     sets = []
     for code in range(1, 13):
@@ -111,11 +111,11 @@ def _sets(encodings_BE: Tensor) -> Sets:
     return Sets(torch.stack(sets[:6]), torch.stack(sets[6:]), (codes == 12).to(torch.uint8).argmax(1), torch.zeros_like(planes[0]))
 
 
-def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
+def moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
     """Return the afterstates; a bitboard of each move's start and end squares [N]; whether the move resets the half-move clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
-    bits = _BIT.to(device)
+    bits = BIT.to(device)
     start_bit, end_bit = bits[start], bits[end]
     us, them = before.us[:, rows], before.them[:, rows]
     is_pawn = (us[_PAWN] & start_bit) != 0
@@ -135,7 +135,7 @@ def _moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tenso
     return Sets(us, them, before.their_king[rows], jumped), start_bit | end_bit, is_pawn | captured
 
 
-def _attacks(sets: Sets) -> tuple[Tensor, Tensor]:
+def attacks(sets: Sets) -> tuple[Tensor, Tensor]:
     """Return squares attacked by each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
@@ -176,7 +176,7 @@ def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
 
 def _codes(planes: Tensor) -> Tensor:
     """Return codes [3, N, 8] from planes [12, N]. An int64 holds a rank's codes, one byte per square."""
-    ranks = (planes[:, :, None] >> _RANK_SHIFTS.to(planes.device)) & 255
+    ranks = (planes[:, :, None] >> RANK_SHIFTS.to(planes.device)) & 255
     rows = ranks + _PLANE_ROWS.to(planes.device)
     return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
 
@@ -189,7 +189,7 @@ def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
 
 def _by_square(codes: Tensor) -> Tensor:
     """Unpack codes [3, N, 8] to [3, N, 64]."""
-    return ((codes[..., None] >> _RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
+    return ((codes[..., None] >> RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
 
 
 def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,8 +198,8 @@ def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     some = differ[0]
     for plane in differ[1:]:
         some = some | plane
-    ranks = (some[:, None] >> _RANK_SHIFTS.to(some.device)) & 255
-    index = _IN_RANK.to(some.device).index_select(0, ranks.flatten()).view(-1, 64).nonzero()
+    ranks = (some[:, None] >> RANK_SHIFTS.to(some.device)) & 255
+    index = IN_RANK.to(some.device).index_select(0, ranks.flatten()).view(-1, 64).nonzero()
     return index[:, 0], index[:, 1]
 
 
@@ -210,7 +210,7 @@ def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tenso
     is_check = (by_us & king) != 0
     has_step = (_KING_REACH.to(king.device)[king_at] & ~theirs & ~by_us) != 0
     # A pawn that shares no line with its king is never pinned.
-    pawn_steps = shift(sets.them[_PAWN] & ~_KING_LINES.to(king.device)[king_at], DOWN) & ~(theirs | ours)
+    pawn_steps = shift(sets.them[_PAWN] & ~KING_LINES.to(king.device)[king_at], DOWN) & ~(theirs | ours)
     has_reply = has_step | (~is_check & (pawn_steps != 0))
     rows = (~has_reply).nonzero()[:, 0]
     can_reply = has_reply.index_put((rows,), _has_other_reply(sets.select(rows), is_check[rows]))
@@ -240,7 +240,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     occupied = theirs | ours
     empty = ~occupied
     nothing = torch.zeros_like(king)
-    our_lines, their_lines = (_on_lines(side) for side in (us, them))
+    our_lines, their_lines = (on_lines(side) for side in (us, them))
     # A ray goes from their king along each line. A slider of ours that the ray meets gives check. A piece of theirs that the ray meets
     # (shield) is pinned if a slider of ours (pinner) is behind it.
     checkers = _near_attackers(king, us[_PAWN], us)
@@ -264,7 +264,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     free = them & ~pinned
     reached = nothing
     for sign in (1, -1):
-        reached = reached | union(shifts(free[_KNIGHT], KNIGHT, sign)) | union(rays(_on_lines(free), empty, sign))
+        reached = reached | union(shifts(free[_KNIGHT], KNIGHT, sign)) | union(rays(on_lines(free), empty, sign))
     pawns = free[_PAWN]
     step = shift(pawns, DOWN) & empty
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
@@ -281,7 +281,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     return has_reply
 
 
-def _on_lines(side: Tensor) -> Tensor:
+def on_lines(side: Tensor) -> Tensor:
     """Return the sliders that move along each of the `LINES`, [4, N]. `side` [6, N] has a side's pieces, pawns to king."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
     return torch.stack([straight, straight, diagonal, diagonal])

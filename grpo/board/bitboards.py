@@ -57,6 +57,11 @@ def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
     return _moved(squares, _in_front(_AMOUNTS[key], squares), sign) & _in_front(_LANDING[key, sign], squares)
 
 
+def advanced(sets: Tensor, sign: int) -> Tensor:
+    """Shift sets [4, ..., N], one per line of `LINES`, by one step of the line, up or right for `sign` 1."""
+    return _moved(sets, _in_front(_AMOUNTS[LINES], sets[0]), sign) & _in_front(_LANDING[LINES, sign], sets[0])
+
+
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
     """Return the squares that `sliders` attack. Both are [D, ..., N], one set per line of `LINES`.
 

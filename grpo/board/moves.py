@@ -1,0 +1,144 @@
+"""Legal moves of many positions at once, and the positions after moves, in torch.
+
+`grpo.board.actions` has the same for one board of python-chess. Encodings are those of `grpo.board.encoding`; "us" is the side to move.
+
+Legend: N positions, M moves of all positions. A bitboard is a set of squares in one int64.
+"""
+
+from typing import Final
+
+import chess
+import torch
+from torch import Tensor
+
+from grpo.board.actions import NUM_ACTIONS, action_id
+from grpo.board.afterstates import ACTION_SQUARES, BIT, IN_RANK, KING_LINES, RANK_SHIFTS, RIGHT_ENDS, Sets, attacks, moved, on_lines, sets_of
+from grpo.board.bitboards import KNIGHT, LINES, UP, advanced, rays, shift, shifts, signed, union
+from grpo.board.encoding import BLACK_TO_MOVE, CASTLING, EN_PASSANT, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
+
+_PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
+_RANK_3: Final = signed(chess.BB_RANK_3)
+# King's side, queen's side: squares that must be empty, squares that must not be attacked, the king's end square.
+_CASTLING: Final = (
+    (signed(chess.BB_F1 | chess.BB_G1), signed(chess.BB_E1 | chess.BB_F1 | chess.BB_G1), signed(chess.BB_G1)),
+    (signed(chess.BB_B1 | chess.BB_C1 | chess.BB_D1), signed(chess.BB_E1 | chess.BB_D1 | chess.BB_C1), signed(chess.BB_C1)),
+)
+# A plane is the bitboard of all end squares that one step reaches; the step is the end's number minus the start's.
+_STEPS: Final = (
+    *(sign * distance * step for sign in (1, -1) for distance in range(1, 8) for step in LINES),
+    *(sign * step for sign in (1, -1) for step in KNIGHT),
+    *(sign * step for sign in (1, -1) for step in LINES),  # The king's.
+    *(UP, 2 * UP, 9, 7),  # A pawn's.
+    *(2, -2),  # Castling.
+)
+_PAWN_PLANES: Final = (72, 74, 75)  # Planes of the pawn's steps that can promote.
+_PROMOTIONS: Final = (None, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN)
+_FLIPPED_CODES: Final = torch.tensor([0, *range(7, 13), *range(1, 7)], dtype=torch.uint8)
+
+
+def _id(plane: int, end: int, promotion: int | None) -> int:
+    start = end - _STEPS[plane]
+    if not 0 <= start < 64 or (plane in _PAWN_PLANES and end >= 56) != (promotion is not None):
+        return -1
+    try:
+        return action_id(chess.Move(start, end, promotion), chess.WHITE)
+    except ValueError:  # The step leaves the board.
+        return -1
+
+
+_IDS: Final = torch.tensor([[[_id(plane, end, piece) for piece in _PROMOTIONS] for end in range(64)] for plane in range(len(_STEPS))])
+"""[planes, 64, 5]: ids of the actions that end on a square by a plane's step, one per promotion piece (first: none); -1 for no action."""
+
+
+def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all legal moves of N positions, encodings [N, 71]: the position's index [M], ascending, and action ids [M], ascending per position."""
+    sets = sets_of(encodings_NE)
+    device = encodings_NE.device
+    planes = _pseudo_legal(sets, encodings_NE)
+    ranks = (planes[:, :, None] >> RANK_SHIFTS.to(device)) & 255
+    plane, rows, ends = IN_RANK.to(device).index_select(0, ranks.flatten()).view(len(planes), -1, 64).nonzero(as_tuple=True)
+    ids = _IDS.to(device)[plane, ends]
+    reached, piece = (ids >= 0).nonzero(as_tuple=True)
+    keys = (rows[reached] * NUM_ACTIONS + ids[reached, piece]).sort().values
+    rows, ids = keys // NUM_ACTIONS, keys % NUM_ACTIONS
+    # Only four kinds of moves can leave our king attacked: any move in check, the king's, one that starts on a line of the king, en passant.
+    start, end, _ = ACTION_SQUARES.to(device)[ids].unbind(1)
+    bits = BIT.to(device)
+    kings = sets.us[_KING]
+    king_at = (encodings_NE[:, :64] == 6).to(torch.uint8).argmax(1)
+    near = KING_LINES.to(device)[king_at] | kings
+    is_passing = ((sets.us[_PAWN][rows] & bits[start]) != 0) & (end == encodings_NE[:, EN_PASSANT].long()[rows] + 39)
+    doubtful = (is_attacked(sets)[rows] | ((near[rows] & bits[start]) != 0) | is_passing).nonzero()[:, 0]
+    after, _, _ = moved(sets, rows[doubtful], ids[doubtful])
+    is_legal = torch.ones_like(rows, dtype=torch.bool).index_put((doubtful,), ~is_attacked(after))
+    return rows[is_legal], ids[is_legal]
+
+
+def is_attacked(sets: Sets) -> Tensor:
+    """Return whether they attack our king, [N] bool."""
+    king, them = sets.us[_KING], sets.them
+    empty = ~(union(sets.us) | union(them))
+    lines = on_lines(them)
+    attackers = (shift(king, 9) | shift(king, 7)) & them[_PAWN]
+    for sign in (1, -1):
+        attackers = attackers | (union(shifts(king, KNIGHT, sign)) & them[_KNIGHT]) | (union(shifts(king, LINES, sign)) & them[_KING])
+        attackers = attackers | union(rays(king.expand(4, -1), empty, sign) & lines)
+    return attackers != 0
+
+
+def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
+    """Return the end squares of all moves by step, [78, N] bitboards, in the order of `_STEPS`. A move may leave our king attacked."""
+    us, them = sets.us, sets.them
+    ours, theirs = union(us), union(them)
+    empty, free = ~(ours | theirs), ~ours
+    planes = []
+    for sign in (1, -1):
+        front = on_lines(us)
+        for _ in range(7):
+            front = advanced(front, sign)
+            planes.append(front & free)
+            front = front & empty
+    planes += [shifts(us[kind], steps, sign) & free for kind, steps in ((_KNIGHT, KNIGHT), (_KING, LINES)) for sign in (1, -1)]
+    files = encodings_NE[:, EN_PASSANT].long()
+    passed = torch.where(files > 0, BIT.to(files.device)[(39 + files).clamp(max=63)], 0)
+    single = shift(us[_PAWN], UP) & empty
+    double = shift(single & _RANK_3, UP) & empty
+    captures = [shift(us[_PAWN], side) & (theirs | passed) for side in (9, 7)]
+    planes.append(torch.stack([single, double, *captures, *_castling(sets, encodings_NE, empty)]))
+    return torch.cat(planes)
+
+
+def _castling(sets: Sets, encodings_NE: Tensor, empty: Tensor) -> list[Tensor]:
+    """Return the king's end square by castling on the king's and the queen's side, [N] bitboards."""
+    rights = encodings_NE[:, CASTLING]
+    ends = [torch.zeros_like(empty) for _ in _CASTLING]
+    for side, (between, path, end) in enumerate(_CASTLING):
+        rows = ((rights[:, side] > 0) & ((empty & between) == between)).nonzero()[:, 0]
+        if len(rows):
+            attacked = union(attacks(sets.select(rows))[0][:, 1])
+            ends[side][rows] = torch.where((attacked & path) == 0, end, 0)
+    return ends
+
+
+def positions_after(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+    """Return the encodings [M, 71] of the positions after M legal moves, from the side of the opponent, who is to move.
+
+    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. The en-passant file is that of a pawn that has just jumped, even if no
+    legal move captures the pawn.
+    """
+    device = encodings_BE.device
+    before = encodings_BE[rows]
+    sets, touched, is_zeroing = moved(sets_of(encodings_BE), rows, ids)
+    planes = torch.cat([sets.them, sets.us])
+    ranks = (planes[:, :, None] >> RANK_SHIFTS.to(device)) & 255
+    is_on = IN_RANK.to(device).index_select(0, ranks.flip(2).flatten()).view(12, -1, 64)  # The opponent sees the ranks from behind.
+    codes = torch.arange(1, 13, device=device, dtype=torch.uint8)
+    after = torch.zeros_like(before)
+    after[:, :64] = (is_on * codes[:, None, None]).sum(0, dtype=torch.uint8)
+    for index, ended in enumerate(RIGHT_ENDS):
+        after[:, CASTLING.start + index ^ 2] = before[:, CASTLING.start + index] * ((touched & signed(ended)) == 0)
+    jumped = (sets.jumped[:, None] & BIT.to(device)[16:24]) != 0
+    after[:, EN_PASSANT] = (jumped * torch.arange(1, 9, device=device)).sum(1)
+    after[:, HALFMOVE_CLOCK] = torch.where(is_zeroing, 0, (before[:, HALFMOVE_CLOCK] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
+    after[:, BLACK_TO_MOVE] = 1 - before[:, BLACK_TO_MOVE]
+    return after
