@@ -91,7 +91,9 @@ class GrpoConfig(Section):
                 " num_minibatches = 1 allows any number"
             )
         if self.entropy_schedule == "field_notes" and self.field_notes is None:
-            raise ValueError('entropy_schedule = "field_notes" needs [grpo.field_notes], whose numbers depend on the reward')
+            raise ValueError(
+                'entropy_schedule = "field_notes" needs [grpo.field_notes]; its numbers depend on the reward, so they have no defaults'
+            )
         num_own = round(self.self_play_fraction * self.states_per_step)
         if num_own > self.self_play_states:
             raise ValueError(

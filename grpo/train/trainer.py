@@ -65,7 +65,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     is_sequential: bool
     """True if a row is a sequence of states (an answer's tokens); the row's KL is then the sum over its states."""
     max_log_ratio: float
-    """Largest |ln(new / sampled probability)| by rounding."""
+    """Largest |ln(new / sampled probability)| that rounding causes."""
 
     # Training depends on these results.
 
@@ -73,7 +73,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
+        """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield these rows in pieces that fit into one forward pass."""
@@ -101,7 +101,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """`taken` has at least one step; the trust region left out the step `refused`."""
+        """`taken`: the steps taken, at least one. `refused`: the step that the trust region left out."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
