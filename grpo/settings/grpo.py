@@ -38,7 +38,8 @@ class GrpoConfig(Section):
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
     num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
-    """Own moves of a trajectory. Above 1, `group_size` trajectories from one board are compared ply by ply, as in the field notes."""
+    """Own moves of a trajectory. Above 1, the n-th own moves of `group_size` trajectories from one board are compared, as in the field
+    notes."""
     self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
     """Fraction of a step's states from self-play; at 0 the policy does not learn to finish its games."""
     self_play_states: Count = 3_000

@@ -18,10 +18,8 @@ FEWEST_BOARDS: Final = 30  # A phase with fewer boards cannot block.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
-    """Above 0, the candidate is worse than the initial policy."""
-
     phase: str
-    change: Estimate  # Mean over the boards, in win probability.
+    change: Estimate  # Mean over the boards, in win probability; above 0, the candidate is worse.
     num_boards: int
     adjusted_p: float
     """One-sided p-value of "the change is at most the tolerance", Holm-adjusted over the phases; 1 with too few boards."""

@@ -75,7 +75,7 @@ class Decision(Document):
     verdict: Verdict
     promoted: bool  # Whether the candidate is this run's champion.
     replaces_previous: bool
-    """Whether the candidate is promoted, and better than the registry's champion if one was played."""
+    """Whether the candidate is promoted, and shown to be better than the registry's champion if one was played."""
     sentence: str
     claims: tuple[Claim, ...] = ()  # Against the initial policy, then the registry's champion.
     beside: tuple[Claim, ...] = ()  # Only reported.

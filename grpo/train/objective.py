@@ -53,8 +53,8 @@ class Batch(Generic[_States_co]):
     rewards: Tensor
     """[B, M] for the player who moved; 0 on padding."""
     advantages: Tensor
-    """[B, M] reward minus its group's mean reward. A later move of a trajectory is compared with the same board's trajectories at the same
-    ply."""
+    """[B, M] reward minus its group's mean reward. The group of a trajectory's n-th own move is the n-th own moves of the same board's
+    trajectories."""
     temperature: float
     """Temperature of sampling and loss."""
     old: MoveDistribution | None

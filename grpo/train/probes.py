@@ -47,7 +47,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     columns = {name: column.double().cpu() for name, column in {**state_columns, **group_columns}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
-    # A later ply of a trajectory has one move.
+    # A later state of a trajectory has one move, which is no group.
     is_group = (is_real.sum(1) > 1).cpu()
 
     def entropy(rows: Tensor) -> float:
