@@ -32,7 +32,7 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    The keys of all tried positions are added to `exclude`. Openings come from `evaluation.opening_book`; without a book, they are balanced
+    Adds the keys of all tried positions to `exclude`. Openings come from `evaluation.opening_book`; without a book, they are balanced
     positions after random plies. A smaller count gives the beginning of the same list.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.

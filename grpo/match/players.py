@@ -1,6 +1,6 @@
 """Players of a match: a policy, a UCI engine or a random mover.
 
-A player's random streams, one per game, continue in its next match. To repeat a match, create its players again.
+A player's random streams, one per game, continue in the player's next match. To repeat a match, create its players again.
 """
 
 from collections.abc import Callable, Sequence
