@@ -38,7 +38,7 @@ class ParseRate:
     example: str  # Beginning of the first unreadable answer, or of the first answer.
 
     def __str__(self) -> str:
-        return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
+        return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers (the first unreadable one: {self.example!r})"
 
 
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
