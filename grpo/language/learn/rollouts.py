@@ -140,7 +140,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
 
 
 def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
-    """Return metrics of the answers that `rows` [B] selects; it must select whole groups."""
+    """Return metrics of the answers that `rows` [B] selects, which must be whole groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     advantages = rollout.advantages[rows].view(-1, rollout.group_size)
