@@ -18,8 +18,8 @@ if os.environ.get("METAFLOW_USER", "root") == "root":
 
 if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if find_spec(name) is None]:
     raise SystemExit(
-        f"{sys.executable} has no package {', '.join(missing)}. Run `make setup` in the checkout: it installs all packages into .venv. Then"
-        f" run {shlex.join(['.venv/bin/python', *sys.argv])} (in a container: the image lacks the packages, see docs/aws.md)"
+        f"{sys.executable} has no package {', '.join(missing)}. Run `make setup` in the checkout, then"
+        f" {shlex.join(['.venv/bin/python', *sys.argv])} (in a container: the image lacks the packages, see docs/aws.md)"
     )
 
 from grpo.base.errors import PlainError

@@ -64,7 +64,7 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return a task's environment variables, without secrets: `reachable` has refused addresses with one."""
+    """Return a task's environment variables. `reachable` has refused addresses that hold secrets."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 

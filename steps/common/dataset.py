@@ -36,7 +36,7 @@ def read_game_table(folder: Path) -> pa.Table:
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the keys (`position_key`) of all boards and of all positions in their games. No match may open with these positions."""
+    """Return the keys (`position_key`) of all boards and of all positions in their games, with which no match may open."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 

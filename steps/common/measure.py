@@ -46,7 +46,7 @@ class Arena:
     """Plays and adjudicates games by a run's settings; a context manager that ends the engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Prepare without starting engines. `progress` takes the numbers of finished and expected games, and a label."""
+        """Start no engine yet. `progress` takes the numbers of finished and expected games, and a label."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)

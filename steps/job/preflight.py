@@ -1,4 +1,4 @@
-"""Checks at a run's start and in the command `doctor`, shown as a table with a remedy for each fault."""
+"""Checks at a run's start and in the command `doctor`, with a remedy for each fault."""
 
 import os
 import platform
@@ -49,7 +49,7 @@ class PassingError(PlainError, RuntimeError):
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
     what: str
-    is_fine: bool  # Whether a run can start; also true for a warning.
+    is_fine: bool  # Whether a run can start, as after a warning.
     detail: str  # The result, or the fault and its remedy.
     is_warning: bool = False  # Whether `detail` is a PassingError's message.
 
@@ -215,7 +215,6 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
-    """Return wanted and missing boards, and the report on the games."""
     config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine: games from files need none.

@@ -113,7 +113,6 @@ def resumed_command(origin: Origin, settings: Settings) -> str:
 
 
 def changes(origin: Origin, settings: Settings) -> dict[str, str]:
-    """Return dotted name -> "before -> after" of changed settings."""
     return {name: f"{_shown(before)} -> {_shown(after)}" for name, (before, after) in _changed(origin, settings).items()}
 
 

@@ -1,7 +1,7 @@
 """Runs a step: takes its output from the store or computes it, and records the attempt.
 
 - Task: a step of a run, or one part of a parallel step. An attempt is one try of a task.
-- Version: hash of all that a step's output depends on. The store keeps one output per version.
+- Version: hash of all that a step's output depends on.
 - Origin: the run whose checkpoint a resumed run begins with.
 - Champion: the best policy in the registry (MLflow), an opponent of the run's candidate.
 """

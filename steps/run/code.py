@@ -33,7 +33,7 @@ _DATA: Final = {
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
 """Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")  # Do not count: the version has the values that STEP declares, and a card is no output.
+_VIEWS: Final = ("STEP", "card")  # These do not count: the version has the values that STEP declares, and a card is no output.
 _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 

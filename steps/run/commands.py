@@ -52,7 +52,7 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return a command with a path that the shell needs to find the program, such as `.venv/bin/chess-grpo show last`."""
+    """Return a command that the shell can find, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
     if not path.exists() or shutil.which(program) == str(path):

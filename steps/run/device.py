@@ -20,7 +20,7 @@ def torch_device(machine: Machine) -> torch.device:
     # On the CPU, too, threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would also import
     # torch's compiler, which takes 1.3 seconds.
     torch.set_deterministic_debug_mode("error")
-    # Deterministic mode fills new tensors to guard against reading uninitialized memory, which takes 5 % of a training step.
+    # Filling new tensors guards against reads of uninitialized memory, but takes 5 % of a training step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")

@@ -19,7 +19,7 @@ class OrchestratorError(PlainError, RuntimeError):
 def configuration(environment: Mapping[str, str]) -> str:
     """Return the path of Metaflow's configuration file, or a note that there is none.
 
-    Raises OrchestratorError if the file is unreadable, no JSON object, or missing for METAFLOW_PROFILE.
+    Raises OrchestratorError if the file is unreadable or no JSON object, or if METAFLOW_PROFILE has no file.
     """
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()

@@ -1,6 +1,6 @@
 """Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent.
 
-When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG). On SIGTERM, training saves its last step.
+When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG).
 """
 
 import os
@@ -56,7 +56,7 @@ def _start(process: int) -> str | None:
 def end_with_parent(*, unwinds: bool = False) -> None:
     """End this process when its parent in the flow ends. Call this once, in the main thread, before anything else.
 
-    The kernel watches the thread that started this process, so the parent's main thread must do so.
+    The kernel watches the thread that starts this process, so the parent's main thread must start this process.
     With `unwinds`, SIGTERM raises SystemExit, and cleanup runs.
     """
     parent = os.environ.get(PARENT_VARIABLE)

@@ -9,7 +9,6 @@ the run; its token (`steps.run.processes`) shows whether it still lives. On AWS 
 - `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
 - `marks/RUN/COUNT.MARK`: state of the run after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user),
   `published` (complete in the tracking store), or `reopened` (another attempt began; cancels the marks up to COUNT).
-  Marks have no content, so one listing gives the states of all runs.
 - `aliases/ID.json`: first id of the run to which Metaflow's `resume` gave the second id ID.
 """
 

@@ -1,7 +1,4 @@
-"""Terminal output of a pipeline step: one line a minute with progress, time left and the latest metrics.
-
-A step logs records, which have metrics and events; an event is a name with a message.
-"""
+"""Terminal output of a pipeline step: one line a minute with progress, time left and the latest metrics, and events at once."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -25,7 +22,7 @@ class Pace:
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
         """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s".
 
-        `after()` estimates the run's seconds after this work (None if unknown). The first texts and the last have no estimate.
+        `after()` estimates the run's seconds after this work (None if unknown).
         """
         now = time.monotonic()
         if self._first is None or done < self._last:

@@ -1,4 +1,4 @@
-"""Version of a step: a hash of settings, inputs, code and packages. Equal versions have equal outputs, so outputs are reused."""
+"""Version of a step: a hash of settings, inputs, code and packages. Equal versions have equal outputs."""
 
 import json
 import os

@@ -26,7 +26,7 @@ class Competitor(Protocol):
         """Return a player that samples at `temperature` from the random stream `stream`, or with None plays best moves."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return metric -> number for the held-out boards of a table."""
+        """Return the metrics of a table's held-out boards."""
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
