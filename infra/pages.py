@@ -65,7 +65,7 @@ def family(metric: str) -> str:
 def costs() -> Iterator[tuple[str, ...]]:
     """Yield the rows of the table of costs.
 
-    A row for each number of machines, a row of time and memory of `join_boards`, and a row of the price of the boards in USD.
+    The rows are one per number of machines, one of time and memory of `join_boards`, and one of the boards' price in USD.
     """
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:

@@ -131,7 +131,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # The checkpoint is saved last, so it has its complete history, and a resumed run logs lines in the same order.
+                # The checkpoint is saved last, so every checkpoint has a complete history, and a resumed run logs in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or has_sigterm():

@@ -49,7 +49,7 @@ class PassingError(PlainError, RuntimeError):
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
     what: str
-    is_fine: bool  # Whether a run can start, as after a warning.
+    is_fine: bool  # Whether a run can start; true for a warning, too.
     detail: str  # The result, or the fault and its remedy.
     is_warning: bool = False  # Whether `detail` is a PassingError's message.
 
