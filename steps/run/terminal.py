@@ -20,7 +20,7 @@ class Pace:
         self._last = 0
 
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
-        """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left (whole run: 5 min 10 s)".
+        """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, 5 min 10 s left in the run".
 
         `after()` estimates the run's seconds after this work (None if unknown).
         """
@@ -35,7 +35,7 @@ class Pace:
         seconds, seconds_after = (total - done) / rate, after()
         text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
         text += f", about {duration(seconds)} left"
-        return text if seconds_after is None else f"{text} (whole run: {duration(seconds + seconds_after)})"
+        return text if seconds_after is None else f"{text}, {duration(seconds + seconds_after)} left in the run"
 
 
 def duration(seconds: float) -> str:
