@@ -1,1 +1,1 @@
-"""Tools around the pipeline: container images, AWS queues, installation, printed pages, lint."""
+"""Tools: container images, AWS queues, installation, printed pages, lint."""

@@ -63,10 +63,7 @@ def family(metric: str) -> str:
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table of costs.
-
-    The rows are one per number of machines, one of time and memory of `join_boards`, and one of the boards' price in USD.
-    """
+    """Yield the rows of the table of costs."""
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
@@ -82,7 +79,7 @@ def _time(seconds: float) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return page -> text with new tables."""
+    """Return page -> new text."""
     families: dict[str, tuple[str, str]] = {}
     for name, (unit, meaning) in METRICS.items():
         families.setdefault(family(name), (unit, _brief(meaning)))

@@ -78,7 +78,7 @@ def as_task() -> Iterator[None]:
 
 
 def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
-    """Tag Metaflow's run with nearest preset, seed and verdict. Print a warning if Metaflow's metadata service refuses tags."""
+    """Tag Metaflow's run with nearest preset, seed and verdict."""
     launch = launch_of(settings)
     tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
     try:
@@ -107,7 +107,7 @@ def main(flow: Any) -> None:
 
 
 def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
-    """Exit with a message, not Metaflow's traceback, if Metaflow does not know the run to resume."""
+    """Exit with a message instead of Metaflow's traceback."""
     origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
     try:
         if origin:
@@ -147,7 +147,7 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. The kernel then sends the tasks SIGTERM, and the tasks save their progress."""
+    """Print the command that resumes the run, and exit. The kernel then sends SIGTERM to the tasks, which save their progress."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
     with suppress(PlainError):  # If the store fails, the command `runs` shows a lost process, not a stop.

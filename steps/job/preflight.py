@@ -170,7 +170,7 @@ def _device(machine: Machine) -> str:
 
 
 def _book(settings: Settings) -> str:
-    """Refuse a book with too few openings for the step that needs the most."""
+    """Refuse a book with too few openings."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection

@@ -1,7 +1,7 @@
 """Resuming from another run (the origin): finds the origin's checkpoint, and checks the settings that the command changes.
 
-A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed. Other settings may change: Adam's moments
-adapt within some hundred steps. If the objective changes, `finetune` starts with a new optimizer.
+A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed. If the objective changes, `finetune` starts
+with a new optimizer.
 
 The registry (MLflow) names policies, such as `champion` (to play) and `peak` (to resume from).
 """
