@@ -32,7 +32,7 @@ _LONGEST: Final = 30
 _END: Final = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+|\n\s*\n|\n\s*(?=[-*|#>]|\d+\. )|\s\|\s|<br>")
 """Ends of sentences, paragraphs, list entries and table cells."""
 _NO_PROSE: Final = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)|^ {4}[^\n]*$|https?://\S+", re.DOTALL | re.MULTILINE)
-"""Unchecked parts of a page: code blocks, comments, tags and addresses."""
+"""Unchecked parts of a page: code blocks, comments, tags, link targets and addresses."""
 _QUOTED: Final = re.compile(r"`[^`]*`")
 Breaches = Iterator[tuple[int, str]]
 """Line number, from 1, and broken rule."""
