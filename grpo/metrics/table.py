@@ -2,8 +2,6 @@
 
 In the meanings, "deeper search" is the engine's search at depth `evaluation.heldout_depth`; rewards are searched at `boards.depth`.
 "Points" are the unit of a language model's reward.
-
-`refuse_undeclared` of `grpo.metrics.records` refuses other names, so a typo cannot start a second series.
 """
 
 from collections.abc import Mapping
@@ -40,13 +38,13 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
     "evaluation": "Policy task: accuracy of the evaluations.",
     "best_move": "Policy task: quality of the named best move.",
     "similarity": "Environment task: correct fraction of the new position.",
-    "outcome": "Environment task: correct reward and flags.",
+    "outcome": "Environment task: correct reward, `terminated` and `truncated`.",
 }
 """Part of a language model's reward -> meaning."""
 
 
 def _with_interval(name: str, unit: str, meaning: str) -> list[_Row]:
-    meanings = (meaning, *(f"{word} end of its 95 % interval." for word in ("Lower", "Upper")))
+    meanings = (meaning, *(f"{word} end of the 95 % interval." for word in ("Lower", "Upper")))
     return [(end, unit, text) for end, text in zip(interval_names(name), meanings, strict=True)]
 
 
@@ -78,10 +76,10 @@ _ROWS: Final = (
     ("grpo/clip_fraction", "fraction of moves", "Moves whose gradient a clip removed."),
     ("grpo/clip_low_fraction", "fraction of moves", "Moves whose gradient the lower clip removed."),
     ("grpo/clip_high_fraction", "fraction of moves", "Moves whose gradient the upper clip removed."),
-    ("grpo/optimizer_steps", "steps", "Optimizer steps taken on this rollout."),
+    ("grpo/optimizer_steps", "steps", "Optimizer steps on this rollout."),
     ("grpo/reward_mean", "win probability", "Mean reward of the sampled moves."),
     ("grpo/reward_gain", "win probability", "Expected value of the policy's move minus the reference's, over all legal moves."),
-    ("grpo/reward_std", "win probability", "Standard deviation of the rewards of all sampled moves."),
+    ("grpo/reward_std", "win probability", "Standard deviation of the sampled moves' rewards."),
     ("grpo/regret", "win probability", "Best value minus expected value at T = 1, on training states with the reward's search."),
     ("grpo/zero_variance_groups", "fraction of groups", "Groups with equal rewards, whose advantages are all 0."),
     ("grpo/agreement", "fraction of moves", "Mean fraction of a group's most frequent move."),
@@ -94,10 +92,10 @@ _ROWS: Final = (
     ("language/kl_term", "points", "KL term of the loss: coefficient times a token's exact KL."),
     *_by_task("language/reward_mean", "points", "Mean graded reward of the answers, all parts at full weight."),
     ("language/reward_std", "points", "Standard deviation of the graded reward."),
-    ("language/reward_trained", "points", "Mean reward used for training, whose parts warm up."),
+    ("language/reward_trained", "points", "Mean reward used for training, with warm-up of some parts' weights."),
     *((f"language/reward/{part}", "points", f"Mean weighted part of the reward. {words}") for part, words in REWARD_PARTS.items()),
     *_by_task("language/parse_rate", "fraction of answers", "Answers in which every field can be parsed."),
-    ("language/legal_rate", "fraction of answers", "Answers of the move task with a legal best move."),
+    ("language/legal_rate", "fraction of answers", "Policy task: answers with a legal best move."),
     *_by_task("language/truncated", "fraction of answers", "Answers truncated at the maximum length; loss and group means leave them out."),
     *_by_task("language/answer_tokens", "tokens", "Mean length of an answer, end token included."),
     *_by_task("language/entropy", "nats", "Mean entropy of an answer at T = 1, summed over its tokens' exact entropies."),
@@ -113,7 +111,7 @@ _ROWS: Final = (
     *_by_task("language/agreement", "fraction of answers", "Mean fraction of a group's most frequent answer."),
     ("language/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over optimizer steps."),
     ("language/skipped", "steps", "Optimizer steps skipped because of NaN or infinity."),
-    ("language/optimizer_steps", "steps", "Optimizer steps taken on this rollout."),
+    ("language/optimizer_steps", "steps", "Optimizer steps on this rollout."),
     ("self_play/games", "games", "Self-play games of the round."),
     ("self_play/dropped", "states", "Positions left out because the engine failed to value them."),
     ("self_play/decisive", "fraction of games", "Self-play games that ended in checkmate."),
@@ -126,20 +124,16 @@ _ROWS: Final = (
             ("kl_coefficient", "win probability/nat", "Coefficient of KL(policy || reference)."),
             ("recovery_coefficient", "win probability/nat", "Coefficient of KL(reference || policy); 0 outside recoveries."),
             ("learning_rate", "factor", "Learning rate."),
-            ("entropy_saturated", "fraction of steps", "Steps of the run after which the entropy controller was at a bound."),
-            ("kl_saturated", "fraction of steps", "Steps of the run after which the KL controller was at a bound."),
+            ("entropy_saturated", "fraction of steps", "Steps so far after which the entropy controller was at a bound."),
+            ("kl_saturated", "fraction of steps", "Steps so far after which the KL controller was at a bound."),
             ("recoveries", "times", "Recoveries from critical entropy so far."),
         )
     ),
-    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1 on held-out boards, by deeper search."),
-    *_by_phase(
-        "heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1 on held-out boards, by deeper search."
-    ),
-    *_by_phase(
-        "heldout/regret_best", "win probability", "Best value minus value of the most likely move on held-out boards, by deeper search."
-    ),
+    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1, by deeper search."),
+    *_by_phase("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, by deeper search."),
+    *_by_phase("heldout/regret_best", "win probability", "Best value minus value of the most likely move, by deeper search."),
     ("heldout/regret_best_stderr", "win probability", "Standard error of `heldout/regret_best`."),
-    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1 on held-out boards."),
+    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1."),
     ("heldout/blunder_mass", "probability", "Mean probability at T = 1 of moves at least 0.10 below the best value."),
     ("heldout/reward", "points", "Language model: graded reward at T = 1 on validation boards."),
     ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers in which every field can be parsed."),
@@ -155,7 +149,9 @@ _ROWS: Final = (
     ),
     *_with_interval("ladder/rating", "Elo", "Rating of a rung (opponent) above the random mover; the MLflow step is the rung's number."),
     *_with_interval("baseline/score_random", "score", "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."),
-    *_with_interval("baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish with one node a move, as played."),
+    *_with_interval(
+        "baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish (one node a move), not adjudicated."
+    ),
     *_with_interval("baseline/rating", "Elo", "Pretrained policy (best moves) on the ladder: Elo above a random mover."),
     *_with_interval("selection/score_best", "score", "Confirmation games: candidate against pretrained policy, best moves."),
     *_with_interval("selection/verdict_elo", "Elo", "`selection/score_best` in Elo, as in the verdict and the run's name."),
@@ -180,11 +176,11 @@ ENDS: Final[Mapping[str, str]] = {
 FINDING: Final = "finding"
 EVENTS: Final[Mapping[str, str]] = {
     "entropy_critical": "Entropy is critical: recovery or stop.",
-    "entropy_boost": "The field notes' controller raised entropy coefficient and temperature, and halved the KL coefficient.",
+    "entropy_boost": "The schedule `field_notes` raised entropy coefficient and temperature, and halved the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
     "step_skipped": "A loss or gradient was NaN or infinite: the optimizer step was skipped, and the learning rate is halved.",
-    FINDING: "The run's diagnosis has a new finding, which docs/troubleshooting.md explains.",
-    "trust_region": "A rollout's remaining optimizer steps were left out, because KL(old || policy) exceeded its limit.",
+    FINDING: "The diagnosis has a new finding, which docs/troubleshooting.md explains.",
+    "trust_region": "KL(old || policy) exceeded its limit, so the rollout's remaining optimizer steps were left out.",
 }
 """Every event: name -> meaning."""
