@@ -82,7 +82,7 @@ def test_the_scores_are_those_of_the_last_iteration_in_which_every_line_was_sear
         answer = parse_answer(text, num_lines=num_lines)
         assert answer.best_move == "d2d4"
         assert answer.scores == {"d2d4": Score(50), "e2e4": Score(-3, is_mate=True)}
-    with pytest.raises(EngineError, match="scored 2 moves, and there are 3"):
+    with pytest.raises(EngineError, match="scored 2 of 3 moves"):
         parse_answer(text, num_lines=3)
 
 
