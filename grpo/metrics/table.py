@@ -11,7 +11,6 @@ from grpo.board.phases import PHASES
 from grpo.metrics.shared import BUDGET_SPENT, ENTROPY_CRITICAL, TERM_PAIRS, TERMS, interval_names
 
 _Row = tuple[str, str, str]
-"""Name, unit and meaning of a metric."""
 
 
 def _by_phase(name: str, unit: str, meaning: str) -> list[_Row]:
@@ -95,7 +94,7 @@ _ROWS: Final = (
     ("language/imitation_loss", "nats/token", "Mean cross-entropy of answer tokens since the last validation."),
     *_by_task("language/imitation_validation_loss", "nats/token", "Mean cross-entropy of answer tokens on other games' boards."),
     ("language/loss", "points", "Minimized loss, mean over tokens."),
-    ("language/kl_term", "points", "KL term of the loss: coefficient times a token's exact KL."),
+    ("language/kl_term", "points", "Coefficient times a token's exact KL."),
     *_by_task("language/reward_mean", "points", "Mean graded reward of the answers, all parts at full weight."),
     ("language/reward_std", "points", "Standard deviation of the graded reward."),
     ("language/reward_trained", "points", "Mean reward used for training, with warm-up of some parts' weights."),
@@ -113,7 +112,7 @@ _ROWS: Final = (
     ("language/ratio_min", "factor", "Smallest probability ratio of a token."),
     ("language/ratio_max", "factor", "Largest probability ratio of a token."),
     ("language/clip_fraction", "fraction of tokens", "Tokens whose gradient a clip removed."),
-    *_by_task("language/zero_variance_groups", "fraction of groups", "Groups with equal rewards, whose advantages are all 0."),
+    *_by_task("language/zero_variance_groups", "fraction of groups", "Groups with equal rewards."),
     *_by_task("language/agreement", "fraction of answers", "Mean fraction of a group's most frequent answer."),
     *_of_update("language"),
     ("self_play/games", "games", "Self-play games of the round."),
@@ -140,15 +139,15 @@ _ROWS: Final = (
     *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1."),
     ("heldout/blunder_mass", "probability", "Mean probability at T = 1 of moves at least 0.10 below the best value."),
     ("heldout/reward", "points", "Language model: graded reward at T = 1 on validation boards."),
-    ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers in which every field can be parsed."),
+    ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers that can be parsed."),
     ("heldout/legal_rate", "fraction of answers", "Language model: greedy answers with a legal best move."),
     *(
         (f"time/{part}", "seconds", meaning)
         for part, meaning in (
-            ("states", "GRPO step: states, including self-play and its move values."),
-            ("rollout", "GRPO step: sampling, and trajectories' replies and move values."),
-            ("update", "GRPO step: loss, gradient, optimizer."),
-            ("other", "GRPO step: measurements and everything else."),
+            ("states", "States, including self-play and its move values."),
+            ("rollout", "Sampling, and trajectories' replies and move values."),
+            ("update", "Loss, gradient, optimizer."),
+            ("other", "Measurements and everything else."),
         )
     ),
     *_with_interval("ladder/rating", "Elo", "Rating of a rung (opponent) above the random mover; the MLflow step is the rung's number."),
@@ -161,14 +160,13 @@ _ROWS: Final = (
     *_with_interval("selection/verdict_elo", "Elo", "`selection/score_best` in Elo."),
     *_with_interval("selection/score_previous", "score", "Candidate against the registry's previous champion, best moves."),
     *_with_interval("selection/rating", "Elo", "Candidate on the ladder: Elo above a random mover."),
-    *_with_interval("selection/rating_pretrained", "Elo", "Pretrained policy on the ladder, on the candidate's rungs and openings."),
+    *_with_interval("selection/rating_pretrained", "Elo", "Pretrained policy on the candidate's rungs and openings."),
     *_with_interval("selection/ladder_gain", "Elo", "Candidate's ladder rating minus the pretrained policy's."),
     ("selection/heldout_regret", "win probability", "`heldout/regret_best` of the candidate."),
     *_with_interval("selection/score_sampled", "score", "Candidate against pretrained policy, sampled moves at T = 1."),
 )
 
 METRICS: Final[Mapping[str, tuple[str, str]]] = {name: (unit, meaning) for name, unit, meaning in _ROWS}
-"""Every metric: name -> unit and meaning."""
 assert len(METRICS) == len(_ROWS), "two metrics have one name"
 
 ENDS: Final[Mapping[str, str]] = {
@@ -183,8 +181,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "entropy_boost": "The schedule `field_notes` raised entropy coefficient and temperature, and halved the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
-    "step_skipped": "A loss or gradient was NaN or infinite: the optimizer step was skipped, and the learning rate is halved.",
+    "step_skipped": "A loss or gradient was not finite: the optimizer step was skipped, and the learning rate is halved.",
     FINDING: "The diagnosis has a new finding, which docs/troubleshooting.md explains.",
     "trust_region": "KL(old || policy) exceeded its limit, so the rollout's remaining optimizer steps were left out.",
 }
-"""Every event: name -> meaning."""
