@@ -1,1 +1,1 @@
-"""Errors, hashed and atomic files, random streams, suggestions. Imports no other package of the project."""
+"""Errors, files, random streams, suggestions. Imports no other package of the project."""

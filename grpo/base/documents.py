@@ -10,8 +10,6 @@ from grpo.base.files import read_json, write_json
 
 
 class Document(BaseModel):
-    """A JSON document or a part of one."""
-
     model_config = ConfigDict(frozen=True)
 
 
@@ -23,7 +21,7 @@ _Form = TypeVar("_Form", bound=BaseModel)
 
 
 def write_document(path: Path, document: BaseModel) -> None:
-    """Write a document (a `Document`, or a `RootModel` for a list or dict) as readable JSON."""
+    """Write a `Document` or `RootModel` as readable JSON."""
     write_json(path, document.model_dump(mode="json"))
 
 

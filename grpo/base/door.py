@@ -31,11 +31,10 @@ ID_PATTERN: Final = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"
 Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$")]
 """Name of a run or preset."""
 VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
-"""Version of a pipeline step's output: 24 hex digits of a hash of all that the output depends on, such as code."""
+"""Version of a pipeline step's output: 24 hex digits of a hash of all that the output depends on."""
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 as hex."""
 FileName = Annotated[str, AfterValidator(_relative)]
-"""Relative path of a file inside its folder."""
 FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 
 STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))

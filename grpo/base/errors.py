@@ -9,4 +9,4 @@ class PlainError(Exception):
 
 
 class NonFiniteError(PlainError, RuntimeError):
-    """A weight, loss or other number of a training is NaN or infinite."""
+    """A weight, loss or other number of the training is NaN or infinite."""

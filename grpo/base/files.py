@@ -25,7 +25,7 @@ MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
 """Name of folders in an output for files that differ between equal runs, such as pages with times. The output's hash leaves them out."""
 _MANIFEST_HASH: Final = "manifest_hash"
-_TEMPORARY: Final = "half-made-"  # Part of a temporary folder's name.
+_TEMPORARY: Final = "half-made-"
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -46,12 +46,11 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON value; the order of keys does not matter."""
+    """The order of keys does not matter."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
 def json_text(value: Any) -> str:
-    """Return readable JSON with sorted keys."""
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
@@ -117,7 +116,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
-    """Return the manifest in `data`. Raises CorruptError, which names `source`."""
+    """Raises CorruptError, which names `source`."""
     manifest = parse_json_object(data, source)
     if not is_sealed(manifest, _MANIFEST_HASH):
         raise CorruptError(f"{source} is changed since it was written")
@@ -244,7 +243,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: no reader sees a partial folder."""
+    """Delete a folder atomically."""
     deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
     folder.rename(deleted)  # Renaming onto an empty folder is allowed.
     shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it too, as abandoned.
@@ -311,7 +310,7 @@ def append_line(path: Path, line: str) -> None:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(end)  # Removes the half line.
+                file.truncate(end)
                 raise
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a text with the nearest known word, if one is near, and all known words.
+    """Name the nearest known word, if one is near, and all known words.
 
     >>> did_you_mean("smok", ["laptop", "smoke"])
     'did you mean smoke? known here: laptop, smoke'

@@ -18,9 +18,8 @@ TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
 PRETRAINED_STEP: Final = 0
 
 BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
-"""Reasons why training ended: all steps are done, or a controller stopped the run."""
+"""Reasons why training ended."""
 
 
 def interval_names(name: str) -> tuple[str, str, str]:
-    """Return the names of a metric and its 95 % interval's ends."""
     return name, f"{name}_low", f"{name}_high"
