@@ -65,7 +65,6 @@ def action_move(index: int, turn: chess.Color) -> chess.Move:
 ACTION_UCI: Final[dict[chess.Color, tuple[str, ...]]] = {
     turn: tuple(action_move(index, turn).uci() for index in range(NUM_ACTIONS)) for turn in chess.COLORS
 }
-"""Player to move -> UCI text of each action."""
 ID_OF_UCI: Final[dict[chess.Color, dict[str, int]]] = {
     turn: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()
 }
@@ -79,7 +78,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # An unpinned piece can move to every attacked square without an own piece. Reading these takes half the time.
+        # An unpinned piece can move to every attacked square without an own piece. Reading these takes half the time of generating moves.
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -98,7 +97,6 @@ def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random legal moves, or fewer if the game ends."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

@@ -34,7 +34,7 @@ _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 _RANK_SHIFTS: Final = torch.arange(8) * 8
 # [256, 8]: whether a set of a rank's squares (8 bits) has each file.
 _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square.
+# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
@@ -54,7 +54,7 @@ class Sets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Afterstates:
-    """Squares that N moves change. Codes [3, ...] are the encoding's piece, our control, their control (see `NUM_CONTROLS`)."""
+    """Squares that N moves change. Codes [3, ...] are the encoding's piece, our control, their control."""
 
     board: Tensor  # [3, B, 64], codes before any move.
     moves: Tensor  # [M], index of the move, ascending.
@@ -65,7 +65,7 @@ class Afterstates:
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes of N legal moves. Move n is action `ids[n]` on the encoding `encodings_BE[rows[n]]` ([B, 71]).
+    """Return the changes of N legal moves on `encodings_BE` [B, 71]. Move n is action `ids[n]` on board `rows[n]`.
 
     Control ignores pins. Our control passes through their king, because a square behind the king is no escape.
     """
@@ -85,7 +85,6 @@ def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
 
 
 def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return planes [12, N] (see `_planes`) and features [N, 7]."""
     sets, touched, is_zeroing = _moved(root, rows, ids)
     attacked, twice = _attacks(sets)
     clock = torch.where(is_zeroing, 0, (encodings_BE[:, HALFMOVE_CLOCK].long()[rows] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
@@ -168,7 +167,6 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return the bit planes of codes; squares of the first set have code 1."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 

@@ -5,8 +5,6 @@
 - 68: file (1-8) of a legal en-passant capture, 0 without one
 - 69: half-move clock, capped at 100
 - 70: 1 if the mover is Black; only `decode` reads it
-
-The full-move number is left out, because legal moves and values do not depend on it.
 """
 
 from collections.abc import Sequence
@@ -32,7 +30,7 @@ _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the board if White is to move, else its mirror image with swapped colors."""
+    """Return the board if White is to move, else its mirror image (ranks reversed) with swapped colors."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
@@ -106,7 +104,7 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a key that ignores clocks and colors: a position and its color mirror have the same key."""
+    """Return a key that ignores clocks. A position and its color mirror have the same key."""
     return key_of_fen(mover_fen(board))
 
 

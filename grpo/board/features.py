@@ -130,7 +130,6 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
 
 
 def _control(codes: Tensor) -> Tensor:
-    """Return the features of `codes` [3, ...]: piece, our control, their control."""
     return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
 
 

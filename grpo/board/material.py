@@ -1,4 +1,4 @@
-"""Material of a position in pawns."""
+"""Material of a position."""
 
 from typing import Final
 
