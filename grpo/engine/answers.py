@@ -1,6 +1,6 @@
 """Parser of UCI engine output: best move and scores of moves.
 
-An engine searches to depth 1, 2 and so on; each depth is an iteration. With MultiPV an iteration scores several moves, by rank from 1.
+An engine searches to depth 1, 2 and so on (iterations). With MultiPV an iteration scores several moves, by rank from 1.
 """
 
 import re
@@ -37,7 +37,7 @@ class EngineAnswer:
     best_move: str  # UCI.
     scores: Mapping[str, Score]  # UCI move -> score.
     depth: int = field(default=0, compare=False)  # In plies.
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts.
 
 
 def parse_best_move(data: bytes) -> str:

@@ -1,10 +1,6 @@
 """The reward: a value in [0, 1] for every legal move, from MultiPV searches (which score many moves at once).
 
-A search to depth 1 (in plies) scores all legal moves; a second search goes deeper on the best few.
-
-- A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`.
-- Mate in n moves has the value 1 - band * (1 - 1/n).
-- Being mated in n moves has 1 minus the value of mate in n.
+A search to depth 1 (in plies) scores all legal moves; a second search goes deeper on the best few. `value_of` has the formula.
 """
 
 import math
@@ -25,12 +21,12 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Per centipawn. Flatter than win probability, because a policy rewarded by the win probability does not learn to finish games."""
+"""Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear.
 NUM_DEEP: Final = 8
-"""Moves of the second search. Eight find as good a best move in 0.43 of the time of all (docs/results.md)."""
+"""Moves of the second search. Searching eight finds as good a best move as searching all, in 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
@@ -104,7 +100,7 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return a position's search; a first search to depth 1 fills `shallow`."""
+    """Return a position's search; if needed, a first search to depth 1 fills `shallow`."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 

@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a new process if it fails.
 
-python-chess's wrapper has a third of the speed (benchmarks/engine.py at commit 60232895), and waits forever for
-a silent engine.
+The pool reads raw pipes: python-chess's wrapper has a third of the speed (benchmarks/engine.py at commit 60232895), and waits forever for a
+silent engine.
 """
 
 import os
@@ -26,7 +26,7 @@ PLAYING_HASH_MIB: Final = 1
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # Failed queries from which the engine is at fault, not the positions.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # Failed queries from which the engine is at fault.
 _MAX_FAILED_FRACTION: Final = 0.01
 """Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
@@ -88,7 +88,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
         """Find the engine; up to `num_processes` processes start on demand. Raises EngineMissingError.
 
-        Each process has one thread, because more threads are not reproducible. `options` are UCI options.
+        Each process has one thread, because more threads are not reproducible.
         """
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
@@ -154,7 +154,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     note(job, search, outcome)
         finally:
             for process in list(self._running):
-                self._end(process)  # Its answer will not be read.
+                self._end(process)
 
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in UCI, which may be illegal, or "" if the engine has none.
@@ -181,14 +181,14 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call runs. A forked process leaves the engines to its parent."""
+        """Assert that no other call runs."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Send a search to an idle process. Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
+        """Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
@@ -209,7 +209,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output; yield job, limit and outcome of each search that ended; kill processes whose search failed."""
+        """Yield job, limit and outcome of each search that ended; kill processes whose search failed."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

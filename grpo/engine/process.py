@@ -19,7 +19,7 @@ START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
-_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more even on a busy machine.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A busy machine gives a computing engine more.
 _READ_BYTES: Final = 1 << 18
 _MAX_WORDS: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
@@ -32,7 +32,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
         """Start the engine and set the `options` that it declares. Raises EngineError."""
         self.name = ""
-        self.declared: dict[str, str] = {}  # Option -> declaration, such as `spin default 1 min 1 max 500`.
+        self.declared: dict[str, str] = {}  # Option -> declaration, such as `check default false`.
         self._silent_seconds = start_seconds
         self._buffer = bytearray(b"\n")  # `take_until` needs a line break before every line.
         self._scanned = 0
@@ -80,7 +80,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output into the buffer; block until the engine writes. Raises EngineError if the engine died, hangs or writes too much."""
+        """Read output; block until the engine writes. Raises EngineError if the engine died, hangs or writes too much."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise self._death()
@@ -91,7 +91,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
-        """Remove and return output through the first line that begins with `word`; None without such a line."""
+        """Remove and return output through the first complete line that begins with `word`, or None."""
         start = self._buffer.find(b"\n" + word, self._scanned)
         end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1
         if end < 0:
@@ -154,7 +154,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return f"; it wrote: {quoted}" if quoted else ""
 
     def is_alive(self) -> bool:
-        # WNOWAIT keeps the id of an ended process for `kill`; `Popen.poll` would free it for other processes.
+        # WNOWAIT keeps the id of an ended process for `kill`; `Popen.poll` would free it.
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._popen.returncode is None and os.waitid(os.P_PID, self._popen.pid, ended) is None
 
