@@ -21,7 +21,7 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""`bestmove` of a player that resigns or has no position: the null move."""
+"""`bestmove` to resign, or without a position: the null move."""
 
 
 class UciEngine:
@@ -36,7 +36,7 @@ class UciEngine:
         self._write = write
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
-        self._held: str | None = None  # Computed move that waits to be sent.
+        self._held: str | None = None
         self._is_pondering = False  # Whether `ponderhit` also sends the held move.
 
     def handle(self, line: str) -> bool:

@@ -1,7 +1,4 @@
-"""Annotates a match's highlights (games worth looking at).
-
-Each position gets a note: the move probabilities of a mover that is a policy, and the engine's score of every legal move.
-"""
+"""Annotates each position of a match's highlights (games worth looking at)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Takes boards with legal moves; returns for each UCI move -> probability at temperature 1, or None without probabilities."""
+"""Takes boards with legal moves; returns each board's UCI move -> probability at temperature 1, or None if there are none."""
 Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for no policy.
 
 

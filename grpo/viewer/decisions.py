@@ -1,6 +1,6 @@
 """A policy's most instructive decisions on held-out boards (boards that training does not use), by three measures.
 
-- change: value of the policy's most likely move minus the value of an earlier policy's most likely move
+- change: value of the policy's most likely move minus the value of an earlier policy's
 - regret: best value minus the value of the policy's most likely move
 - margin: best value minus second best value, on boards whose best move the policy found
 
@@ -27,8 +27,6 @@ class ValuedMove(Document):
 
 
 class NotableDecision(Document):
-    """A policy's most likely move on a board."""
-
     fen: str  # Move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
@@ -42,16 +40,16 @@ class Decisions(Document):
     """`improved` and `worsened` are empty without an earlier policy."""
 
     num_boards: int
-    improved: tuple[NotableDecision, ...]  # Largest rise of value.
-    worsened: tuple[NotableDecision, ...]  # Largest fall of value.
-    worst: tuple[NotableDecision, ...]  # Largest regret.
-    best: tuple[NotableDecision, ...]  # Best moves with the largest margin.
+    improved: tuple[NotableDecision, ...]
+    worsened: tuple[NotableDecision, ...]
+    worst: tuple[NotableDecision, ...]
+    best: tuple[NotableDecision, ...]
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
     """Return up to `count` decisions by each measure, if it is above 0; ties go to the first board.
 
-    `boards.values` must come from searches of depth `evaluation.heldout_depth`. `before` is an earlier policy.
+    `boards.values` must come from searches of depth `evaluation.heldout_depth`.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

@@ -19,12 +19,12 @@ class _Course:
     index: int
     score: float
     num_plies: int
-    highest: int  # Largest lead.
+    highest: int
     lowest: int  # Smallest lead; below 0 if the second player led.
 
     @property
     def swing(self) -> tuple[int, int]:
-        """Smaller of both players' largest leads, above 0 if both led; range of leads, for ties."""
+        """Smaller of both players' largest leads, above 0 if both led; then the range of leads, for ties."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,7 +36,7 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""A rule's name, condition on a game, and measure: the largest is chosen."""
+"""A rule's name, condition on a game, and measure; the largest measure wins."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
@@ -54,7 +54,7 @@ def choose_highlights(result: MatchResult) -> dict[int, str]:
     for rule, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
         candidates = [game for game in remaining if is_met(game)]
         if candidates and len(chosen) < NUM_HIGHLIGHTS:
-            best = max(candidates, key=measure)  # `max` returns the first of ties.
+            best = max(candidates, key=measure)
             remaining.remove(best)
             chosen[best.index] = rule
     return chosen

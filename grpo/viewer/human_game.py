@@ -18,7 +18,7 @@ class MoveError(PlainError, ValueError):
 
 
 class HumanGame:
-    """A game in progress: between calls the person is to move, or the game is over."""
+    """Between calls the person is to move, or the game is over."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class HumanGame:
     ) -> None:
         """Set up the position `fen`. Raises MoveError if the position is illegal or its game is over.
 
-        `choose` returns the opponent's move, or None to resign. `about` describes the opponent. `probabilities` returns for each board
-        UCI move -> the opponent's probability, or None without probabilities.
+        `choose` returns the opponent's move, or None to resign. `about` describes the opponent. `probabilities` returns each board's
+        UCI move -> opponent's probability, or None.
         """
         try:
             self.board = chess.Board(fen)
@@ -121,7 +121,7 @@ class HumanGame:
         return f"{game.accept(chess.pgn.StringExporter())}\n"
 
     def facts(self) -> dict[str, Any]:
-        is_answered = self.board.move_stack and self.board.turn == self.person_is_white  # The policy moved last.
+        is_answered = self.board.move_stack and self.board.turn == self.person_is_white
         return {
             "opponent": self.opponent,
             "about": self.about,

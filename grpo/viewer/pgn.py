@@ -28,14 +28,14 @@ def event_pgn(
 ) -> str:
     """Return the games of all `results` as PGN, in order.
 
-    - Tag `Result`: result as played. Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap.
-    - Tags `WhiteAnswers` and `BlackAnswers`: counts of answers, for players that can fail to name a legal move.
+    - Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap.
+    - Tags `WhiteAnswers` and `BlackAnswers`: counts of a player's answers.
     - `played_on`: None writes an unknown date.
     - `facts`: extra tags.
     - `annotated`: index of a game, counted over all `results` -> notes. Tag `Chosen`: rule that chose the game.
 
-    The comment on a move of an annotated game has the engine's score for White, in pawns (`[%eval 0.35]`) or moves to mate (`[%eval #3]`),
-    the move's probability, and the mover's win probability.
+    Comments on annotated moves have White's score in pawns (`[%eval 0.35]`) or moves to mate (`[%eval #3]`), the move's probability, and
+    the mover's win probability.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
@@ -87,7 +87,7 @@ def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -
 
 def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
     score = note.scores.get(move)
-    # A move that mates (mate in 1) has no score.
+    # The comment on a mating move (mate in 1) has no score.
     parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
     facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
     if (chance := note.chance(move)) is not None:
