@@ -229,7 +229,7 @@ def test_an_engine_with_too_few_lines_may_play_and_is_refused_for_tables_at_once
     poor = scripted(multi_pv=multi_pv)
     with EnginePool(poor.path, num_processes=2, options=ALL_LINES) as pool:
         assert pool.best_move(FENS[0], "", "nodes 5", is_fresh=True) == EXPECTED[0].best_move
-        with pytest.raises(EngineMissingError, match=rf"^Scripted 1 .* {multi_pv or 1} lines .*CHESS_GRPO_STOCKFISH"):
+        with pytest.raises(EngineMissingError, match=rf"^Scripted 1 .* {multi_pv or 1} moves .*CHESS_GRPO_STOCKFISH"):
             pool.search(QUERIES)
     assert len(poor.searches()) == 1, "at once: nothing was searched in vain"
 
