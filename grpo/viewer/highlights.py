@@ -14,7 +14,7 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Summary of a game; leads in material are in pawns, for the first player."""
+    """Summary of a game; leads in material are in pawns and count for the first player."""
 
     index: int
     score: float
