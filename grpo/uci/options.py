@@ -18,7 +18,7 @@ _WITHOUT_EFFECT: Final = (
 
 
 class UciError(ValueError):
-    """An option's value outside its range, or an impossible position."""
+    """An option's value outside its range, or an impossible position. The message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
