@@ -1,8 +1,8 @@
 """Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` runs preset `smoke` first.
 
-The boards come from random play; self-play is left out. The check prints:
+The boards come from random play. The check prints:
 - boards per second of engine, imitation and GRPO;
-- imitation's speed, as a fraction of the speed of a matrix product on this device;
+- imitation's speed, as a fraction of a matrix product's speed;
 - the difference between device and CPU (float32) in loss and gradients of one batch.
 """
 
@@ -30,7 +30,7 @@ _CPU = torch.device("cpu")
 
 
 def seconds(action: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Return the median seconds of `repeats` actions, each until the device has finished. One action before is a warm-up."""
+    """Return the median seconds of `repeats` actions, after a warm-up."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -42,7 +42,7 @@ def seconds(action: Callable[[], object], device: torch.device, repeats: int) ->
 
 
 def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of imitating one move per position (its column among the legal moves), and all gradients as one vector."""
+    """Return the loss of imitating one move per position, and all gradients as one vector."""
     policy.network.zero_grad()
     loss = -policy.distribution(positions, temperature=1.0).log_prob(columns.to(policy.device)).mean()
     loss.backward()
@@ -50,13 +50,12 @@ def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns
 
 
 def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> float:
-    """Return floating-point operations per second of a product of square matrices with `size` rows."""
     a, b = (torch.randn(size, size, device=device, dtype=precision) for _ in range(2))
     return 2 * size**3 / seconds(lambda: a @ b, device, 5)
 
 
 def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
-    """Return states per second of GRPO steps. The first step is a warm-up and does not count."""
+    """Return states per second of GRPO steps, after a warm-up step."""
     reference = new_policy(settings.policy, seed=0, device=policy.device)
     trainer = Trainer(NetworkProblem(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
     return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)

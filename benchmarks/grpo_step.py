@@ -1,13 +1,12 @@
 """Benchmark of a GRPO step against a plain training loop: `python benchmarks/grpo_step.py` prints transitions per second.
 
-A transition is a sampled move with its advantage. A value table has the value of each legal move of a board, by the engine's search.
+A transition is a sampled move with its advantage. A value table has the engine's value of each legal move of a board.
 
-The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one python-chess search per move, one backward pass.
-Both use the same boards and network, groups of 16, and all cores.
+The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one python-chess search after each move, one
+backward pass. Both use the same boards and network, and all cores.
 
-The plain loop searches the position after the move, at two depths. Depth 4 is the depth of the field notes (tests/field_notes, records of
-five failed runs). One ply less than our tables' depth is as strong as our tables, because the move itself is the first ply.
-By default both depths are 4.
+The plain loop's depths are 4, as in the field notes (tests/field_notes, records of five failed runs), and one ply less than our tables'
+depth, which is as strong because the move itself is the first ply.
 """
 
 import os
@@ -47,7 +46,7 @@ _CPU: Final = torch.device("cpu")
 
 
 def random_boards(count: int) -> list[chess.Board]:
-    """Return distinct positions of games with random moves, each with at least two legal moves."""
+    """Return distinct positions of random games, each with at least two legal moves."""
     rng = np.random.default_rng(0)
     boards: dict[str, chess.Board] = {}
     while len(boards) < count:
@@ -63,7 +62,7 @@ def random_boards(count: int) -> list[chess.Board]:
 
 
 def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
-    """Return the boards with their value tables, and the number of tables made per second."""
+    """Return the boards with their value tables, and tables per second."""
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
     with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
@@ -85,7 +84,7 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
-    """Return the plain loop's transitions per second."""
+    """Return transitions per second."""
     optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()
@@ -103,7 +102,7 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
 
 
 def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.Board, chess.Move], float]:
-    """Return a reward function that searches once per move, to this depth, after the move."""
+    """Return a reward function that searches to this depth after the move."""
 
     def reward(board: chess.Board, move: chess.Move) -> float:
         after = board.copy(stack=False)
@@ -117,7 +116,7 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
 
 
 def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
-    """Return the trainer's transitions per second after one warm-up step, and the fraction of time in each part of a step."""
+    """Return the trainer's transitions per second, and each part's fraction of a step's time."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
     states = DatasetStates(arrays, states_per_step=states_per_step, seed=0)
@@ -155,7 +154,7 @@ def main() -> None:
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
             for name, speeds_of_way in (
                 ("ours, tables at hand", speed),
-                # Here a state's table is made for one step only, so a transition also takes 1/G of the time of a table.
+                # A transition also takes 1/G of a table's time.
                 ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
                 (
                     "plain loop, network alone",

@@ -1,10 +1,9 @@
 """GRPO for chess in one file: games, move values, imitation, GRPO and a match. Takes about a minute on two cores.
 
-Run `python examples/small_grpo.py`. Imitation trains a policy, the start. GRPO trains a copy of it, which then plays a match against the
-start. The value of a move is its win probability by Stockfish's search.
+Run `python examples/small_grpo.py`. Imitation trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value
+of a move is Stockfish's win probability.
 
-The pipeline (`flows/chess_grpo.py`) does the same with more data, checks, checkpoints, and enough games to prove a gain. The games of this
-example are too few to prove a gain.
+The pipeline (`flows/chess_grpo.py`) does the same with more data, checks, checkpoints, and enough games to prove a gain.
 """
 
 import shutil
@@ -53,7 +52,7 @@ NUM_OPENINGS = 50
 
 
 def make_boards(settings: Settings, stockfish: str) -> tuple[pa.Table, pa.Table]:
-    """Return boards with the value of every legal move, equally many of each game phase, and the engine games that contain these boards."""
+    """Return boards with the value of every legal move, equally many of each phase, and the engine games that contain them."""
     quota = Quota(boards_per_cell(settings.boards), settings.boards, seed=settings.seed, excluded=frozenset())
     players = EnginePool(stockfish, num_processes=1, options={})
     judge = EnginePool(stockfish, num_processes=1, options=engine_options())
@@ -69,7 +68,7 @@ def make_boards(settings: Settings, stockfish: str) -> tuple[pa.Table, pa.Table]
 
 
 def train_by_imitation(policy: NetworkPolicy, boards: pa.Table, games: pa.Table, settings: Settings) -> None:
-    """Teach the policy the moves that the engines played; the policy keeps the weights with the lowest validation loss."""
+    """Teach the policy the moves that the engines played."""
     train = label_arrays(boards, games, max_positions=settings.pretrain.max_positions)
     validation = board_arrays(boards, split=Split.VALIDATION)
     for record in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
@@ -77,13 +76,13 @@ def train_by_imitation(policy: NetworkPolicy, boards: pa.Table, games: pa.Table,
 
 
 def train_by_grpo(start: NetworkPolicy, boards: pa.Table, settings: Settings) -> NetworkPolicy:
-    """Return the policy after GRPO. `start` stays as it is: it is the frozen reference of the KL term."""
+    """Return the policy after GRPO. `start` is the frozen reference of the KL."""
     config = settings.grpo
     states = DatasetStates(board_arrays(boards, split=Split.TRAIN), states_per_step=config.states_per_step, seed=settings.seed)
     problem = NetworkProblem(start, states, config, seed=settings.seed)
     trainer = Trainer(problem, start.copied(), config, seed=settings.seed)
     for _ in range(config.num_steps):
-        record = trainer.step()  # Samples a group of moves for each board, computes advantages, and updates the weights.
+        record = trainer.step()  # Samples a group of moves for each board, and updates the weights.
         if record.step % 10 == 0:
             numbers = (f"{name} {record.metrics[f'grpo/{name}']:.4f}" for name in ("reward_gain", "regret", "entropy", "kl_reference"))
             print(f"GRPO, step {record.step}:", ", ".join(numbers))
@@ -92,7 +91,7 @@ def train_by_grpo(start: NetworkPolicy, boards: pa.Table, settings: Settings) ->
 
 def main() -> None:
     settings = read_settings(SETTINGS)
-    stockfish = shutil.which("stockfish") or "/usr/games/stockfish"  # Debian's path is not on root's PATH.
+    stockfish = shutil.which("stockfish") or "/usr/games/stockfish"  # Not on root's PATH.
     torch.set_num_threads(1)
 
     boards, games = make_boards(settings, stockfish)

@@ -1,4 +1,4 @@
-"""Prepares the process before Metaflow is imported: import path, user name, early checks. `chess_grpo.py` imports this module first."""
+"""Prepares the process before `chess_grpo.py` imports Metaflow: import path, user name, early checks."""
 
 import os
 import shlex
@@ -8,18 +8,18 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
 
-# In a checkout the packages are beside this folder. In a container they are beside this file, in a folder that is on the path already.
+# In a checkout the packages are beside this folder. In a container they are on the path already.
 if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(_FOLDER.parent))
 
-# Metaflow refuses to run as user root. So root runs under another name: $USER if it is not root, else "chess-grpo".
+# Metaflow refuses to run as user root.
 if os.environ.get("METAFLOW_USER", "root") == "root":
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
 
 if missing := [name for name in ("metaflow", "pydantic", "chess", "numpy") if find_spec(name) is None]:
     raise SystemExit(
-        f"{sys.executable} has no package {', '.join(missing)}. Run `make setup` in the checkout: it installs all packages into .venv. Then"
-        f" run {shlex.join(['.venv/bin/python', *sys.argv])} (in a container: the image lacks the packages, see docs/aws.md)"
+        f"{sys.executable} has no package {', '.join(missing)}. Run `make setup` in the checkout, then"
+        f" {shlex.join(['.venv/bin/python', *sys.argv])} (in a container: the image lacks the packages, see docs/aws.md)"
     )
 
 from grpo.base.errors import PlainError
@@ -34,8 +34,7 @@ except PlainError as error:
 # Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A process that runs the flow's file ends with its parent; a process that only imports the flow does not. This comes before the imports of
-# Metaflow and torch. They take seconds, in which the parent of a process that renders a card may end.
+# A process that runs the flow's file ends with its parent. The imports of Metaflow and torch take seconds, in which the parent may end.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
     from steps.run.processes import end_with_parent
 

@@ -1,8 +1,6 @@
 """Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
-Each step calls a function of the package `steps`. The ladder is Stockfish opponents of rising strength, which rate the policies.
-
-Commands: run here, run on AWS Batch, resume from an earlier run's policy with the settings of a file, run with settings in the command.
+The ladder is Stockfish opponents of rising strength, which rate the policies. Commands:
 
 .venv/bin/python flows/chess_grpo.py run
 .venv/bin/python flows/chess_grpo.py run --with batch
@@ -18,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# The module prepares the process, so it is imported before Metaflow. Its folder is not on the path of `python -P` and of tests.
+# The module prepares the process before Metaflow is imported. Its folder is not on the path of `python -P` and of tests.
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 
@@ -36,7 +34,7 @@ deployment.name_store()
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
-    """Make a step print a PlainError's message without a traceback, and exit with the code that tells Metaflow whether to retry."""
+    """Make a step print a PlainError without a traceback, and exit with a code by which Metaflow retries or not."""
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
@@ -51,7 +49,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return the settings as plain data, and the keys that the text sets. Invalid settings end the command with their message."""
+    """Return the settings as plain data, and the keys that the text sets. Exits for invalid settings."""
     try:
         return {"settings": read_settings(text).model_dump(mode="json"), "keys": split_settings(text)[1]}
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""The learning library: boards, move values, policy, objective, games. It knows no tracker and no orchestrator.
+"""The learning library: boards, move values, policy, objective, games.
 
-Each name below loads its module when first used (`from grpo import Trainer`); examples/small_grpo.py uses them.
+Each name below loads its module when first used (`from grpo import Trainer`).
 """
 
 from importlib import import_module

@@ -1,1 +1,1 @@
-"""Tools around the pipeline: container images, AWS queues, installation, printed pages, lint. Containers do not get this folder."""
+"""Tools: container images, AWS queues, installation, printed pages, lint."""

@@ -33,15 +33,15 @@ search: at `evaluation.heldout_depth`.
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
 
-# Measured on one core of an AMD EPYC at 2.6 GHz with Stockfish 15.1. One task of `build_boards` made 2,799 boards, with a search of the
-# default depth, in 27.2 s. `join_boards` joined 447,840 boards in 23.4 s, and used 2,600 bytes of memory per board.
+# Measured on one core of an AMD EPYC at 2.6 GHz with Stockfish 15.1. `build_boards` made 2,799 boards in 27.2 s, at the default depth.
+# `join_boards` joined 447,840 boards in 23.4 s, with 2,600 bytes of memory per board.
 BOARDS_A_SECOND: Final = 103
 JOINED_A_SECOND: Final = 19_000
 _BYTES_A_JOINED: Final = 2_600
 SURPLUS: Final = 1.06
-"""Boards made per wanted board. Above 1, because two tasks may find the same board, which then counts once."""
+"""Boards made per wanted board. Above 1, because a board that two tasks find counts once."""
 MACHINE_PRICE: Final = 0.1008
-"""USD per hour of an m7i.large on demand (us-east-1, Linux, list price of 2026). A spot machine never costs more."""
+"""USD per hour of an m7i.large on demand (us-east-1, Linux, list price of 2026)."""
 _NUM_MACHINES: Final = (1, 16, 64, 256, 1_000)
 NUM_BOARDS: Final = (1_200_000, 10_000_000, 100_000_000)
 _COSTS: Final = " ".join(("machines boards/hour", *(f"{boards:,}" for boards in NUM_BOARDS), "slowest"))
@@ -58,16 +58,12 @@ def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[
 
 
 def family(metric: str) -> str:
-    """Return the name of a metric's row in the table. One row stands for all phases, terms, tasks and interval ends of a metric."""
+    """Return the name of a metric's row, which stands for all phases, terms, tasks and interval ends."""
     return "/".join(metric.split("/")[:2]).removesuffix("_low").removesuffix("_high")
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table of costs.
-
-    A row for each number of machines: boards per hour, time to make each number of `NUM_BOARDS`, and the slowest step. Then a row of time
-    and memory of `join_boards`, and a row of the price of making the boards in USD.
-    """
+    """Yield the rows of the table of costs."""
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
@@ -83,7 +79,7 @@ def _time(seconds: float) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return page name -> text of the page with new tables."""
+    """Return page -> new text."""
     families: dict[str, tuple[str, str]] = {}
     for name, (unit, meaning) in METRICS.items():
         families.setdefault(family(name), (unit, _brief(meaning)))
@@ -112,7 +108,7 @@ def _sentence(text: str) -> str:
 
 
 def _brief(meaning: str) -> str:
-    """Return a meaning's first clause. If this clause has at most three words (`Language model: ...`), return the first sentence."""
+    """Return the first clause or, if it has at most three words (`Language model: ...`), the first sentence."""
     clause, *_ = re.split(r"[;:] ", sentence := _sentence(meaning))
     return clause if len(clause.split()) > 3 else sentence
 

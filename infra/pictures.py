@@ -1,4 +1,7 @@
-"""Draws the pictures of README and tutorial: `python -m infra.pictures RUN`, in the folder where the run was started. Needs Chromium."""
+"""Draws the pictures of README and tutorial: `python -m infra.pictures RUN`, in the folder where the run was started.
+
+Needs Chromium and chromedriver.
+"""
 
 import base64
 import io
@@ -31,7 +34,7 @@ _SECONDS_TO_DRAW: Final = 3
 def draw(
     driver: webdriver.Chrome, address: str, size: tuple[int, int], picture: str, *, below: str = "", clicks: tuple[str, ...] = ()
 ) -> None:
-    """Write a picture of the page at an address into `PICTURES`, after clicks on these CSS selectors.
+    """Write a picture of a page into `PICTURES`, after clicks on these CSS selectors.
 
     `size` is width and height in pixels. The picture begins at the page's top, or at the heading that begins with `below`.
     """
@@ -54,7 +57,7 @@ def main(name: str) -> None:
     store = Store.of(machine)
     run = find_run(name, store)
     output = run.output_of("select")
-    assert output is not None, f"run {run.name} has no verdict"
+    assert output is not None, f"run {run.name} has no output of `select`: let it finish first"
     cards = {}
     for step in ("select", "finetune", "report"):
         subprocess.run([*_COMMAND, "card", f"{run.name}/{step}"], check=True)

@@ -1,7 +1,6 @@
 """Lint of the prose in docstrings, comments, messages and pages: `python -m infra.prose` prints each line to mend and exits with 1.
 
-Three rules catch sentences that readers start twice: first words of docstrings, banned words, and long sentences. The fourth rule is
-American spelling. Every reported line is a mistake, so no line has an exemption.
+The rules are about first words of docstrings, banned words, long sentences, and American spelling.
 """
 
 import ast
@@ -16,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _FIRST: Final = re.compile(r"(Of|By|With|For|In|At|Where|What|Who|Whom|Whose|That|Those|These|Them|It|Its|As|From)\b(?!-)")
-"""First words of a docstring that leaves out the noun that it describes, such as `Of the batch.`"""
+"""First words of a docstring that leaves out its noun, such as `Of the batch.`"""
 _BANNED: Final = re.compile(
     r"\b(whom|nobody|somebody|of today|goes aside|decides nothing|(?:is|are|was|were) (?:handed|told(?! apart)))\b"
     r"|, for (?:it|they|there|nobody)\b",
@@ -29,33 +28,27 @@ _BRITISH: Final = re.compile(
     re.IGNORECASE,
 )
 _LONGEST: Final = 30
-"""Maximum words of a sentence in a message or page. Colons and semicolons end a sentence too.
-
-Numbers and words of one letter do not count. A quote in backticks counts as one word.
-"""
+"""Maximum words of a sentence in a message or page. Numbers and words of one letter do not count, and a quote in backticks is one word."""
 _END: Final = re.compile(r"(?<=[.!?:;])[\"')\]]*\s+|\n\s*\n|\n\s*(?=[-*|#>]|\d+\. )|\s\|\s|<br>")
 """Ends of sentences, paragraphs, list entries and table cells."""
 _NO_PROSE: Final = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|\]\([^)]*\)|^ {4}[^\n]*$|https?://\S+", re.DOTALL | re.MULTILINE)
-"""Parts of a page that are not checked: code blocks, comments, tags, links' targets and addresses."""
+"""Unchecked parts of a page: code blocks, comments, tags, link targets and addresses."""
 _QUOTED: Final = re.compile(r"`[^`]*`")
 Breaches = Iterator[tuple[int, str]]
-"""Line numbers, counted from 1, and the rule that each breaks."""
+"""Line number, from 1, and broken rule."""
 
 
 def main() -> None:
-    # This file is left out: it has the banned words.
+    # This file has the banned words.
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.md", ":!infra/prose.py"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).is_file()}  # A deleted file is listed too.
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).is_file()}  # Deleted files are listed too.
     found = [f"{name}:{line}: {rule}" for name, text in texts.items() for line, rule in breaches(name, text)]
     sys.exit("\n".join(found) or None)
 
 
 def breaches(name: str, text: str) -> Breaches:
-    """Yield line and rule of each breach in a file's text. `name` is the path below the repository's root.
-
-    Files that end in `.md` are pages, others Python. Strings in tests are data and not messages.
-    """
+    """Yield each breach in a file's text. Strings in tests are data, not messages."""
     yield from _in_page(text) if name.endswith(".md") else _in_module(text, has_messages=not name.startswith("tests/"))
 
 
@@ -84,7 +77,7 @@ def _in_page(text: str) -> Breaches:
 
 
 def _messages(tree: ast.AST, docstrings: set[int]) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each string that is no docstring; `{}` stands for the values of an f-string."""
+    """Yield line and text of each string that is no docstring; `{}` stands for an f-string's values."""
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         match node:

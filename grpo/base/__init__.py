@@ -1,1 +1,1 @@
-"""Errors, hashed and atomic files, named random streams, did-you-mean suggestions. This package imports nothing else of the project."""
+"""Errors, files, random streams, suggestions. Imports no other package of the project."""

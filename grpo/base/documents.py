@@ -1,4 +1,4 @@
-"""Documents: JSON files, each declared by one pydantic model."""
+"""Documents: JSON files, each declared by a pydantic model."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -10,28 +10,26 @@ from grpo.base.files import read_json, write_json
 
 
 class Document(BaseModel):
-    """A JSON document or a part of one."""
-
     model_config = ConfigDict(frozen=True)
 
 
 class DocumentError(PlainError, ValueError):
-    """The file is JSON, but not of the expected form: another version of the code wrote it."""
+    """Another version of the code wrote the JSON in another form."""
 
 
 _Form = TypeVar("_Form", bound=BaseModel)
 
 
 def write_document(path: Path, document: BaseModel) -> None:
-    """Write a document (a `Document`, or a `RootModel` for a list or dict) as readable JSON."""
+    """Write a `Document` or `RootModel` as readable JSON."""
     write_json(path, document.model_dump(mode="json"))
 
 
 def read_document(path: Path, form: type[_Form]) -> _Form:
-    """Return a file's content as a `form`. Raises OSError if unreadable, CorruptError if not JSON, DocumentError for another form."""
+    """Return a file's content. Raises OSError if unreadable, CorruptError if not JSON, DocumentError if not a `form`."""
     content = read_json(path)
     try:
         return form.model_validate(content)
     except ValidationError:
         remedy = "run the flow again, or use the commit that the output's manifest names"
-        raise DocumentError(f"{path} was written by other code in another form: {remedy}") from None
+        raise DocumentError(f"{path} was written by another version of the code: {remedy}") from None

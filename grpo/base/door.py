@@ -1,7 +1,7 @@
-"""Checks of data that other programs or people may have written: from a tracking server, a bucket, a manifest or a policy's folder.
+"""Checks of data from outside: from a tracking server, a bucket, a manifest or a policy's folder.
 
-Ids and hashes must match a pattern, and file names must stay in their folder. So no path can lead out of the store, the folder of outputs.
-A manifest is a JSON file in an output's folder, with the hash of each file.
+No id, hash or file name may lead out of the store, the folder of outputs. A manifest is a JSON file in an output's folder, with the hash
+of each file.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _LONGEST_NAME: Final = 1_024
 
 
 class ForeignError(PlainError, ValueError):
-    """Data from outside has a wrong form. The message names the source and the first fault."""
+    """Data from outside has a wrong form."""
 
 
 def _relative(name: str) -> str:
@@ -29,24 +29,21 @@ def _relative(name: str) -> str:
 
 ID_PATTERN: Final = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"
 Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$")]
-"""Name of a run or of a preset."""
+"""Name of a run or preset."""
 VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
-"""Version of a pipeline step's output: first 24 hex digits of a hash of all that the output depends on, such as code and settings."""
+"""Version of a pipeline step's output: 24 hex digits of a hash of all that the output depends on."""
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 as hex."""
 FileName = Annotated[str, AfterValidator(_relative)]
-"""Relative path of a file inside its folder."""
 FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
-"""Relative path -> SHA-256."""
-
 
 STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-"""Makes a TypedDict refuse unknown keys, values of another type (without conversion), NaN and infinity."""
+"""Makes a TypedDict refuse unknown keys, values of another type, NaN and infinity."""
 
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; other keys are allowed. `output_hash` covers `files` alone: files `aside` differ between equal runs."""
+    """Keys of every manifest; other keys are allowed. `output_hash` covers only `files`: those in `aside` differ between equal runs."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
@@ -57,7 +54,7 @@ MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
 def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
-    """Return `value` if it has the form. Otherwise raises ForeignError, which names `source` (a file or address)."""
+    """Return `value`. Raises ForeignError, which names `source`, unless `value` has the form."""
     try:
         return form.validate_python(value)
     except ValidationError as error:
@@ -67,7 +64,7 @@ def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return `folder / name`. Raises ForeignError unless the path is below the folder, after following links."""
+    """Return `folder / name`. Raises ForeignError unless the path, with links followed, is below the folder."""
     path = folder / name
     if folder.resolve() not in path.resolve().parents:
         raise ForeignError(f"{name!r} is outside of {folder}")

@@ -9,4 +9,4 @@ class PlainError(Exception):
 
 
 class NonFiniteError(PlainError, RuntimeError):
-    """A number of a model or its training, such as a weight or loss, is NaN or infinite. A retry would not help."""
+    """A weight, loss or other number of the training is NaN or infinite."""

@@ -1,7 +1,7 @@
-"""Content hashes (SHA-256), manifests, lock files, and atomic writes of files and folders.
+"""Hashes (SHA-256), manifests, lock files, and atomic writes of files and folders.
 
-A manifest is the file `manifest.json` of an output's folder: facts about the output, and the hash of each file. An atomic write builds in a
-locked hidden folder beside the target and renames the result, so readers see all or nothing.
+A manifest is a file in an output's folder, with facts about the output and the hash of each file. An atomic write builds in a locked hidden
+folder beside the target and renames the result, so readers see all or nothing.
 """
 
 import errno
@@ -23,12 +23,9 @@ from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
-"""Name of folders, at any depth of an output, for files that differ between equal runs, such as pages with times.
-
-The manifest lists these files with their hashes. The hash of the output does not cover them.
-"""
+"""Name of folders in an output for files that differ between equal runs, such as pages with times. The output's hash leaves them out."""
 _MANIFEST_HASH: Final = "manifest_hash"
-_TEMPORARY: Final = "half-made-"  # Part of a temporary folder's name. Only such folders are deleted as abandoned.
+_TEMPORARY: Final = "half-made-"
 
 
 class CorruptError(PlainError, RuntimeError):
@@ -49,12 +46,11 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """Return the SHA-256 of a JSON value. The order of keys does not matter."""
+    """The order of keys does not matter."""
     return sha256_text(json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
 def json_text(value: Any) -> str:
-    """Return readable JSON with sorted keys."""
     return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
@@ -63,7 +59,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return a JSON file's content. Raises OSError if unreadable, CorruptError if not JSON."""
+    """Raises OSError if the file is unreadable, CorruptError if it is not JSON."""
     return _parse_json(path.read_bytes(), path)
 
 
@@ -75,7 +71,7 @@ def _parse_json(data: bytes, source: object) -> Any:
 
 
 def parse_json_object(data: bytes, source: object) -> dict[str, Any]:
-    """Return a JSON object. Raises CorruptError, which names `source`."""
+    """Raises CorruptError, which names `source`, if `data` is not a JSON object."""
     value = _parse_json(data, source)
     if not isinstance(value, dict):
         raise CorruptError(f"{source} is damaged: it is not a JSON object")
@@ -89,10 +85,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return `manifest.json`.
-
-    It has the facts, a hash of each file, a hash of all files outside `ASIDE` (`output_hash`), and a hash of all these entries.
-    """
+    """Write and return the manifest: `facts`, a hash of each file, a hash of all files outside `ASIDE`, and a hash of these entries."""
     hashes = file_hashes(folder)
     files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
@@ -103,7 +96,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest. Raises CorruptError if a file is missing, added or changed, or if the manifest is damaged."""
+    """Return a folder's manifest. Raises CorruptError if the manifest is damaged, or a file is missing, added or changed."""
     manifest = read_manifest(folder)
     expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
     for name in sorted(expected.keys() | actual.keys()):
@@ -114,7 +107,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest without a check of the other files. Raises CorruptError if the manifest is missing or damaged."""
+    """Return a folder's manifest without a check of the other files. Raises CorruptError."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -123,7 +116,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes, source: object) -> dict[str, Any]:
-    """Return the manifest in `data`. Raises CorruptError, which names `source`, if hash or form is wrong."""
+    """Raises CorruptError, which names `source`."""
     manifest = parse_json_object(data, source)
     if not is_sealed(manifest, _MANIFEST_HASH):
         raise CorruptError(f"{source} is changed since it was written")
@@ -143,7 +136,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash of the facts. With `place`, the address of the facts, a copy at another address has a wrong seal."""
+    """Return a hash of the facts and of their address `place`; a copy at another address has a wrong seal."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -153,12 +146,12 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
+    """Turn the block's OSError into a StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
     try:
         yield
     except OSError as error:
         parent = next(folder for folder in target.parents if folder.exists())
-        # A permission error of a file elsewhere is not explained here, because the remedy would be wrong.
+        # The remedy would be wrong for a file elsewhere.
         is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
@@ -174,10 +167,9 @@ def explain_write_errors(target: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder for the block to fill. If the block succeeds, the folder is synced and renamed to `target`.
+    """Yield an empty folder. If the block succeeds, the folder is synced and renamed to `target`; otherwise it is deleted.
 
-    Readers never see a partial `target`. If the block raises, the folder is deleted. If `target` exists and is not empty, `target` stays
-    and the new folder is deleted without an error. Raises StorageError.
+    If `target` exists and is not empty, `target` stays and the new folder is deleted without an error. Raises StorageError.
     """
     with explain_write_errors(target), _held_folder(target) as folder:
         yield folder
@@ -194,7 +186,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Delete the abandoned temporary folders of `target`, and yield a new one. The new folder is locked, and deleted after the block."""
+    """Yield a new locked temporary folder, which is deleted after the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:
@@ -227,10 +219,9 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts. If another process has the lock, call `on_wait` with that process's name, and wait.
+    """Hold a lock file while the block lasts. If another process has the lock, call `on_wait` with its name, and wait.
 
-    A killed process and its forks release the lock when all of them have ended. The file is never deleted, because a lock on a deleted file
-    protects nothing. Raises StorageError.
+    The file is never deleted, because a lock on a deleted file protects nothing. Raises StorageError.
     """
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -243,7 +234,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
             on_wait(file.read(200).decode(errors="replace") or "another process")
             fcntl.flock(file, fcntl.LOCK_EX)
         file.truncate(0)
-        with suppress(OSError):  # On a full disk the name stays empty: the next process waits for "another process".
+        with suppress(OSError):  # On a full disk the name stays empty.
             file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield
@@ -252,14 +243,14 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder atomically: even after a crash, no reader sees a partial folder."""
+    """Delete a folder atomically."""
     deleted = Path(tempfile.mkdtemp(prefix=f".{folder.name}.{_TEMPORARY}", dir=folder.parent))
     folder.rename(deleted)  # Renaming onto an empty folder is allowed.
     shutil.rmtree(deleted, ignore_errors=True)  # Another process may delete it too, as abandoned.
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete every hidden file and folder below a folder, as leftovers of killed processes. No writer may be active."""
+    """Delete the hidden files and folders that killed processes left below a folder. No writer may be active."""
     for path in sorted(folder.glob("**/.*")):
         if path.is_dir():
             shutil.rmtree(path)
@@ -268,7 +259,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder recursively; unlike `shutil.copytree`, raise the first error of `copy` at once."""
+    """Copy a folder. Unlike `shutil.copytree`, raise the first error of `copy` at once."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -305,10 +296,9 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file and sync it to disk. The file's folder is made if it is missing.
+    """Append a line to a file and sync it to disk. Raises StorageError; the file then is unchanged.
 
-    A crash can leave the last line incomplete. The caller must cut such a line before the next append. Raises StorageError; the file then
-    is unchanged.
+    A crash can leave the last line incomplete. The caller must cut such a line before the next append.
     """
     content = f"{line}\n".encode()
     with explain_write_errors(path):
@@ -320,7 +310,7 @@ def append_line(path: Path, line: str) -> None:
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
             except OSError:
-                file.truncate(end)  # Removes the half line.
+                file.truncate(end)
                 raise
 
 

@@ -1,4 +1,4 @@
-"""The signal that Linux sends to a process when its parent ends."""
+"""A signal at the end of the parent process."""
 
 import ctypes
 import signal
@@ -9,6 +9,6 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def signal_when_parent_ends(number: signal.Signals) -> None:
-    """Have Linux send this process a signal when its parent ends. Does nothing on other systems. Raises OSError if Linux refuses."""
+    """Have Linux send this process the signal when its parent ends. Raises OSError if Linux refuses."""
     if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG is refused")

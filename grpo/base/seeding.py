@@ -1,4 +1,4 @@
-"""Random streams: generators that are seeded by a root seed and names. Streams of different names are independent."""
+"""Independent random streams: generators seeded by a root seed and names."""
 
 import hashlib
 from typing import TYPE_CHECKING
@@ -20,6 +20,6 @@ def numpy_stream(root: int, *names: str | int) -> np.random.Generator:
 
 
 def torch_stream(root: int, *names: str | int) -> "torch.Generator":
-    import torch  # Imported here: torch takes a second, and commands without torch use this module too.
+    import torch  # Imported here, because importing torch takes a second.
 
     return torch.Generator().manual_seed(named_seed(root, *names))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a text with the nearest known word, if one is near, and all known words.
+    """Name the nearest known word, if one is near, and all known words.
 
     >>> did_you_mean("smok", ["laptop", "smoke"])
     'did you mean smoke? known here: laptop, smoke'
@@ -15,7 +15,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "did you mean ...? " with a trailing space, or "" if no known word is near. Known words that are numbers are never suggested.
+    """Return a question with a trailing space, or "" if no known word is near. Numbers are never suggested.
 
     >>> nearest("smok", ["laptop", "smoke"]), nearest("1795845951095307", ["1795845951095308"])
     ('did you mean smoke? ', '')

@@ -1,6 +1,6 @@
 """Action ids of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
 
-The 1,968 actions are all queen and knight moves (1,792) and promotions: 22 moves onto a last rank x 4 pieces x 2 ranks (176).
+The 1,968 actions are all queen and knight moves (1,792) and all promotions (176).
 """
 
 from typing import Final
@@ -13,7 +13,6 @@ MAX_LEGAL_MOVES: Final = 218  # Most legal moves of a reachable position, https:
 
 
 def _all_moves() -> list[chess.Move]:
-    """Return all actions, in the order of their UCI texts."""
     moves: list[chess.Move] = []
     for start in chess.SQUARES:
         lines = chess.BB_RANK_ATTACKS[start][0] | chess.BB_FILE_ATTACKS[start][0] | chess.BB_DIAG_ATTACKS[start][0]
@@ -42,17 +41,17 @@ def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
     return table
 
 
-# Player to move -> [from][to][promotion piece or 0] -> id. Lookups in a dictionary of moves would take 1.5 times as long.
+# Player to move -> [from][to][promotion piece or 0] -> id. A dictionary of moves would take 1.5 times as long.
 _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(turn).tolist() for turn in chess.COLORS}
 
 
 def mirror_move(move: chess.Move) -> chess.Move:
-    """Return the move mirrored top to bottom: e7e5 becomes e2e4."""
+    """Mirror a move top to bottom: e7e5 becomes e2e4."""
     return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), promotion=move.promotion)
 
 
 def action_id(move: chess.Move, turn: chess.Color) -> int:
-    """Return the action id of a move by the player `turn`. Raises ValueError if the move is no action, such as a null move."""
+    """Raises ValueError if the move is no action, such as a null move."""
     index = _LOOKUP[turn][move.from_square][move.to_square][move.promotion or 0]
     if index == _NO_ACTION or move.drop is not None:
         raise ValueError(f"{move.uci()} is not one of the {NUM_ACTIONS} UCI moves of standard chess")
@@ -66,11 +65,9 @@ def action_move(index: int, turn: chess.Color) -> chess.Move:
 ACTION_UCI: Final[dict[chess.Color, tuple[str, ...]]] = {
     turn: tuple(action_move(index, turn).uci() for index in range(NUM_ACTIONS)) for turn in chess.COLORS
 }
-"""Player to move -> UCI text of each action."""
 ID_OF_UCI: Final[dict[chess.Color, dict[str, int]]] = {
     turn: {uci: index for index, uci in enumerate(actions)} for turn, actions in ACTION_UCI.items()
 }
-"""Player to move -> UCI text -> action id."""
 
 
 def legal_action_ids(board: chess.Board) -> list[int]:
@@ -81,8 +78,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # Without check, an unpinned piece can move to every attacked square that is not its own side's. Reading attacked squares takes half
-        # the time of generating moves.
+        # An unpinned piece can move to every attacked square without an own piece. Reading these takes half the time of generating moves.
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -95,13 +91,12 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Return a uniformly random legal move: `rng` draws an index into the moves sorted by UCI text."""
+    """Draw uniformly from the legal moves sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random legal moves, or fewer if the game ends."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

@@ -1,8 +1,7 @@
-"""Afterstates (positions after a move) of many boards at once: pieces, control of squares, mate and draw.
+"""Afterstates (positions after a move) of many boards: pieces, control of squares, mate, draw.
 
-Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved, whose pawns move up. "Them" is the
-side to reply. A side controls a square if one of its pieces attacks the square, empty or not. A bitboard is a set of squares in one int64:
-bit s is square s (a1 = 0).
+Legend: B boards, N moves of all boards, M (move, square) pairs. "Us" is the side that has just moved (pawns move up), "them" the side to
+reply. A side controls the squares that its pieces attack. A bitboard is a set of squares in one int64: bit s is square s (a1 = 0).
 """
 
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, 
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
-"""A side's control of a square: 0 without attackers; 1-6 one attacker, pawn to king; 6 more if several attack, by the least valuable."""
+"""Codes of a side's control: 0 without attackers; 1-6 for the least valuable attacker, pawn to king; 6 more if several attack."""
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order; a move from or onto such a square ends the right."""
-NUM_FEATURES: Final = 4 + 1 + 2  # 4 castling rights, mate, draw, clock.
+"""Squares per castling right, in the encoding's order; a move from or onto one ends the right."""
+NUM_FEATURES: Final = 4 + 1 + 2
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
@@ -33,10 +32,9 @@ _KING_REACH: Final = torch.tensor([signed(chess.BB_KING_ATTACKS[s]) for s in ran
 _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 RANK_SHIFTS: Final = torch.arange(8) * 8
-# [256, 8]: for each set of squares of a rank (8 bits), whether each file is in the set.
+# [256, 8]: whether a set of a rank's squares (8 bits) has each file.
 IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square. The piece's four planes weigh 1,
-# 2, 4, 8. Each side's four planes of control weigh 1, 2, 4 (least attacker) and 6 (several attackers).
+# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 
@@ -46,9 +44,9 @@ class Sets:
     """N positions as bitboards (int64)."""
 
     us: Tensor  # [6, N], our pawns to king.
-    them: Tensor  # [6, N], their pawns to king.
+    them: Tensor  # [6, N], theirs.
     their_king: Tensor  # [N], square of their king.
-    jumped: Tensor  # [N], bitboard of the square that a pawn has just jumped over; 0 without a jump.
+    jumped: Tensor  # [N], bitboard of the square that a pawn has just jumped over.
 
     def select(self, rows: Tensor) -> "Sets":
         return Sets(self.us[:, rows], self.them[:, rows], self.their_king[rows], self.jumped[rows])
@@ -56,18 +54,18 @@ class Sets:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Afterstates:
-    """Squares that N moves change. Codes [3, ...] are the encoding's piece, our control, their control (see `NUM_CONTROLS`)."""
+    """Squares that N moves change. Codes [3, ...] are the encoding's piece, our control, their control."""
 
     board: Tensor  # [3, B, 64], codes before any move.
     moves: Tensor  # [M], index of the move, ascending.
-    squares: Tensor  # [M], square whose codes the move changes.
-    before: Tensor  # [3, M], codes before the move.
-    after: Tensor  # [3, M], codes after the move.
+    squares: Tensor  # [M], changed square.
+    before: Tensor  # [3, M], codes.
+    after: Tensor  # [3, M], codes.
     features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 
 def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
-    """Return the changes that N legal moves make. Move n is action `ids[n]` on board `encodings_BE[rows[n]]`; encodings are [B, 71].
+    """Return the changes of N legal moves on `encodings_BE` [B, 71]. Move n is action `ids[n]` on board `rows[n]`.
 
     Control ignores pins. Our control passes through their king, because a square behind the king is no escape.
     """
@@ -87,7 +85,6 @@ def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
 
 
 def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the afterstates' planes [12, N] (see `_planes`) and features [N, 7]."""
     sets, touched, is_zeroing = moved(root, rows, ids)
     attacked, twice = attacks(sets)
     clock = torch.where(is_zeroing, 0, (encodings_BE[:, HALFMOVE_CLOCK].long()[rows] + 1).clamp(max=MAX_HALFMOVE_CLOCK))
@@ -112,7 +109,7 @@ def sets_of(encodings_BE: Tensor) -> Sets:
 
 
 def moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates; a bitboard of each move's start and end squares [N]; whether the move resets the half-move clock [N]."""
+    """Return the afterstates, bitboards of start and end squares [N], and whether moves reset the half-move clock [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = BIT.to(device)
@@ -139,7 +136,7 @@ def attacks(sets: Sets) -> tuple[Tensor, Tensor]:
     """Return squares attacked by each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
-    # First side us, then them. Our lines pass through their king.
+    # Our lines pass through their king.
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
     straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
     # [4 lines (file, rank, two diagonals), 2 kinds (rooks or bishops; queens), 2 sides, N]
@@ -155,9 +152,9 @@ def attacks(sets: Sets) -> tuple[Tensor, Tensor]:
 
 
 def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
-    """Return the codes' bit planes [12, N], each a bitboard: four of the piece, four of our control, four of their control.
+    """Return the codes' bit planes [12, N]: four of the piece, four of our control, four of their control.
 
-    Control has three bits for the least valuable attacker (1-6), and one bit that marks several attackers.
+    A control's planes weigh 1, 2, 4 (least valuable attacker) and 6 (several attackers).
     """
     seen = attacked[0]
     lowest = [seen]
@@ -170,7 +167,6 @@ def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    """Return the bit planes of codes: squares of the first set have code 1, of the second set 2, and so on."""
     return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
 
 
@@ -182,7 +178,7 @@ def _codes(planes: Tensor) -> Tensor:
 
 
 def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return the codes [3, M] of `squares` [M]; `rows` [M] selects the positions of `codes`."""
+    """Return codes [3, M] of `squares` [M] of the positions `rows` [M]."""
     index, bits = rows * 8 + (squares >> 3), (squares & 7) << 3
     return torch.stack([(part.index_select(0, index) >> bits) & 15 for part in codes.flatten(1)])
 
@@ -193,7 +189,7 @@ def _by_square(codes: Tensor) -> Tensor:
 
 
 def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each square that differs in any plane [12, N], the move's index [M] and the square [M]."""
+    """Return move [M] and square [M] of each difference in any plane [12, N]."""
     differ = before ^ after
     some = differ[0]
     for plane in differ[1:]:
@@ -204,7 +200,7 @@ def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two tensors [N] bool: whether the move mates, and whether it draws (stalemate, insufficient material, fifty moves)."""
+    """Return whether a move mates, and whether it draws (stalemate, insufficient material, fifty moves), [N] bool each."""
     by_us, king, king_at = union(attacked[:, 0]), sets.them[_KING], sets.their_king
     theirs, ours = union(sets.them), union(sets.us)
     is_check = (by_us & king) != 0
@@ -222,7 +218,7 @@ def _is_insufficient_material(sets: Sets) -> Tensor:
     """Return `chess.Board.is_insufficient_material`, [N] bool."""
     both = sets.us | sets.them
     knights, bishops = both[_KNIGHT], both[_BISHOP]
-    # x & (x - 1) removes the lowest bit, so 0 means at most one knight.
+    # x & (x - 1) removes the lowest bit.
     one_color = ((bishops & _LIGHT) == 0) | ((bishops & ~_LIGHT) == 0)
     one_knight = ((knights & (knights - 1)) == 0) & (bishops == 0)
     has_enough = (both[_PAWN] | both[_ROOK] | both[_QUEEN]) != 0
@@ -232,8 +228,7 @@ def _is_insufficient_material(sets: Sets) -> Tensor:
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     """Return whether a piece other than their king can move, [N]. Castling needs no test, because a king that may castle can also step.
 
-    Tensors [4, N] have one row per line of `LINES`: file, rank, a1-h8 diagonal, h1-a8 diagonal. Sign 1 is up or right. A ray includes the
-    first piece that it meets.
+    Tensors [4, N] have a row per line of `LINES`. Sign 1 is up or right. A ray ends with the first piece.
     """
     us, them, king = sets.us, sets.them, sets.them[_KING]
     theirs, ours = union(them), union(us)
@@ -241,8 +236,8 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     empty = ~occupied
     nothing = torch.zeros_like(king)
     our_lines, their_lines = (on_lines(side) for side in (us, them))
-    # A ray goes from their king along each line. A slider of ours that the ray meets gives check. A piece of theirs that the ray meets
-    # (shield) is pinned if a slider of ours (pinner) is behind it.
+    # Rays go from their king along each line. Our slider on a ray gives check. Their piece on a ray (shield) is pinned if our slider
+    # (pinner) is behind it.
     checkers = _near_attackers(king, us[_PAWN], us)
     between, pinned, has_slide = nothing, nothing, torch.zeros_like(is_check)
     for sign in (1, -1):
@@ -254,12 +249,12 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         pinner = rays(shield, empty, sign) & our_lines
         shield = torch.where(pinner != 0, shield, 0)
         pinned = pinned | union(shield)
-        # Three kinds of pinned pieces can move: a slider of this line, a pawn on the file, a pawn that captures the pinner.
+        # Pinned pieces that can move: a slider of this line, a pawn on the file, a pawn that captures the pinner.
         has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
         if sign < 0:
             has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
-    # Targets: in check, the checker's square and the squares between; otherwise all squares without their own pieces.
+    # Targets in check are the checker's square and the squares between.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
     free = them & ~pinned
     reached = nothing
@@ -270,7 +265,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
     is_double = (checkers & (checkers - 1)) != 0  # Two checkers: only the king can move.
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
-    # En passant removes two pawns from one rank, which can uncover the king. So play the capture and look for attackers.
+    # En passant removes two pawns from one rank, which can uncover the king.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
         occupied_after = (occupied & ~taker & ~taken) | sets.jumped
@@ -282,7 +277,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
 
 
 def on_lines(side: Tensor) -> Tensor:
-    """Return the sliders that move along each of the `LINES`, [4, N]. `side` [6, N] has a side's pieces, pawns to king."""
+    """Return the sliders of `side` [6, N] that move along each of the `LINES`, [4, N]."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
     return torch.stack([straight, straight, diagonal, diagonal])
 

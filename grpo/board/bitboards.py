@@ -1,7 +1,7 @@
 """Bitboards in torch. A bitboard is a set of squares in one int64: bit s is square s (a1 = 0, h8 = 63).
 
-The last dimension of every tensor is N positions. One call shifts in D directions at once, because a call costs more than its arithmetic.
-A shift can wrap around the board's edge, and a right shift copies the sign bit (h8). `_LANDING` removes both faults.
+The last dimension is N positions. One call shifts in D directions, because a call costs more than its arithmetic. A shift can wrap around
+the board's edge, and a right shift copies the sign bit (h8). `_LANDING` removes both faults.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,12 @@ from torch import Tensor
 
 UP: Final = 8
 DOWN: Final = -8
-# A step is the difference of two squares' numbers. Each step exists in both directions, sign 1 and -1.
+# A step is the difference of two squares' numbers; a sign of 1 or -1 gives the direction.
 LINES: Final = (8, 1, 9, 7)  # File, rank, a1-h8 diagonal, h1-a8 diagonal.
 KNIGHT: Final = (17, 15, 10, 6)
 
 
 def signed(squares: int) -> int:
-    """Return a bitboard as a signed 64-bit integer."""
     return squares - (1 << 64) if squares >> 63 else squares
 
 
@@ -63,9 +62,9 @@ def advanced(sets: Tensor, sign: int) -> Tensor:
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return the squares that `sliders` attack. Both are [D, ..., N], one set per line of `LINES`.
+    """Return the squares that `sliders` [D, ..., N] attack, one set per line of `LINES` (Kogge-Stone fill).
 
-    `sign` is 1 (up or right) or -1. A ray passes the `empty` squares [..., N] and includes the first piece (Kogge-Stone fill).
+    `sign` is 1 (up or right) or -1. A ray passes the `empty` squares [..., N] and includes the first piece.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing

@@ -1,4 +1,4 @@
-"""Moves that draw by rule or repeat a position, found without an engine."""
+"""Moves that draw by rule or repeat a position."""
 
 from collections.abc import Hashable
 
@@ -8,14 +8,14 @@ import chess
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that draw by stalemate, insufficient material or fifty moves.
 
-    A move that mates is no draw, even if it brings the half-move clock to 100 (fifty moves).
+    A move that mates is no draw, even at fifty moves.
     """
     num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # Material is sufficient while a pawn, rook or queen is left. A move removes at most two of these: it captures one, and promotes a
-        # pawn to a bishop or knight. So only captures and promotions can draw.
+        # Material is sufficient while a pawn, rook or queen is left. A move removes at most two: it captures one, and underpromotes a pawn.
+        # So only captures and promotions can draw.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -33,7 +33,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that repeat a position of the move stack. One repetition counts, as in engines."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
-    # The shortest repetition has four plies: three played before, and the move.
+    # The shortest repetition has four plies, the move included.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}
@@ -62,22 +62,22 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repetition_key(board: chess.Board) -> Hashable:
-    """Return a key that is equal for positions that repeat each other (FIDE Laws 9.2). A FEN would take 20 times as long."""
+    """Return a key, equal for positions that repeat each other (FIDE Laws 9.2). A FEN would take 20 times as long."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return pieces, board.turn, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
 
 def _may_stalemate(board: chess.Board) -> bool:
-    """Return False only if no legal move stalemates the opponent. True means that the moves must be tried, which is slow.
+    """Return False only if no legal move stalemates the opponent.
 
-    An opponent's piece is mobile if it has a move and no pin can stop it, because it shares no line with its king. A move captures or
-    blocks at most one mobile piece of a valid position. So two mobile pieces rule out stalemate; the code demands three, to be safe.
+    An opponent's piece is mobile if it has a move and cannot be pinned, because it shares no line with its king. A move captures or blocks
+    at most one mobile piece. So two mobile pieces rule out stalemate; the code demands three, to be safe.
     """
     opponent = not board.turn
     king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
-    # Only sliders pin. A pawn on rank 2 or 7 counts as one, because it may promote.
+    # Only sliders pin; a pawn on rank 2 or 7 may become one.
     if board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
     theirs = board.occupied_co[opponent]

@@ -1,12 +1,10 @@
 """Encoding of a position: 71 bytes (`uint8`) from the mover's side, reversible, and a text key.
 
 - 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
-- 64-67: castling rights: mover's king side, mover's queen side, opponent's king side, opponent's queen side
+- 64-67: castling rights: the mover's (king side, queen side), then the opponent's
 - 68: file (1-8) of a legal en-passant capture, 0 without one
 - 69: half-move clock, capped at 100
 - 70: 1 if the mover is Black; only `decode` reads it
-
-The full-move number is left out, because legal moves and values do not depend on it.
 """
 
 from collections.abc import Sequence
@@ -25,14 +23,14 @@ ENCODING_SIZE: Final = 71
 MAX_HALFMOVE_CLOCK: Final = 100
 
 _CASTLING_ROOKS: Final = (chess.BB_H1, chess.BB_A1, chess.BB_H8, chess.BB_A8)
-# Translates a FEN's placement to one character per square, "." for an empty square.
+# FEN placement -> one character per square, "." if empty.
 _SQUARES_OF: Final = str.maketrans({"/": "", **{str(count): "." * count for count in range(1, 9)}})
 _CODE_OF_LETTER: Final = np.array([".PNBRQKpnbrqk".find(chr(letter)) for letter in range(128)]).astype(np.uint8)
 _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
 
 
 def mover_view(board: chess.Board) -> chess.Board:
-    """Return the board if White is to move, else its mirror image (top to bottom) with swapped colors."""
+    """Return the board if White is to move, else its mirror image (ranks reversed) with swapped colors."""
     return board if board.turn == chess.WHITE else board.mirror()
 
 
@@ -91,12 +89,12 @@ def fen_of(board: chess.Board) -> str:
 
 
 def mover_fen(board: chess.Board) -> str:
-    """Return the FEN of `mover_view(board)` in a third of the time."""
+    """Return the FEN of `mover_view(board)`."""
     return turned_fen(fen_of(board))
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of the `mover_view` of the board `fen`."""
+    """Return the FEN of the board's `mover_view`."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen
@@ -106,10 +104,10 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a text key that ignores clocks and colors: a position and its color mirror have the same key."""
+    """Return a key that ignores clocks. A position and its color mirror have the same key."""
     return key_of_fen(mover_fen(board))
 
 
 def key_of_fen(fen: str) -> str:
-    """Return the `position_key` of a board; `fen` is the board's `mover_fen`."""
+    """Return the `position_key` of a `mover_fen`."""
     return " ".join(fen.split(" ", 4)[:4])

@@ -1,8 +1,7 @@
 """Afterstates (positions after a move) as sparse features. A network's first layer adds one table row per feature.
 
-Each square has two features. One is the piece with both sides' control (see `grpo.board.afterstates`); the other is the piece with the
-square. An afterstate shares most features with the board before the move. So a move lists only features that it removes or adds, and
-features of the complete afterstate, such as mate (https://www.chessprogramming.org/NNUE).
+Each square has two features: the piece with both sides' control (see `grpo.board.afterstates`), and the piece with the square. A move lists
+only features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as mate.
 
 Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
 """
@@ -20,7 +19,7 @@ from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2  # First feature of a piece with its square.
 _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the complete afterstate.
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
-NUM_ROWS: Final = REPETITION + 1  # Number of features, one embedding row each.
+NUM_ROWS: Final = REPETITION + 1
 
 # An entry is a code, negative if the move removes the feature. Code 1 + i is feature i. The next 101 codes are the half-move clock's values
 # 0-100, which scale the clock's feature. The last code is the board before the move.
@@ -49,7 +48,7 @@ class MoveFeatures:
         return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
-        """Return the features of the boards, mirrored left to right if `turned_B` [B] is True."""
+        """Return the features, mirrored left to right if `turned_B` [B] is True."""
         codes = _REFLECTED.to(self.entries.device)
         images = codes[self.entries.abs().long()] * self.entries.sign()
         boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
@@ -57,7 +56,7 @@ class MoveFeatures:
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
 
     def sums(self, embedding_RW: Tensor) -> Tensor:
-        """Return for each afterstate the sum of its features' rows in the table `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
+        """Return for each afterstate the sum of its features' rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
         squares = self.boards.long()
         starts = torch.arange(0, squares.numel(), squares.shape[1], device=squares.device)
         boards_BW = _weighted_sums(embedding_RW, squares.flatten(), starts, embedding_RW.new_ones(squares.numel()))
@@ -73,15 +72,15 @@ class MoveFeatures:
 
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
-    """Return weighted sums of table rows, [N, W]. Sum n adds the rows `index_E` from `first_N[n]` up to the next sum's first."""
-    # `_WeightedSums` adds a row's gradient serially. Some rows are in nearly all sums, so pretraining on CUDA would take twice as long.
+    """Return weighted sums of table rows, [N, W]. Sum n begins at `first_N[n]` of `index_E`."""
+    # `_WeightedSums` adds a row's gradient serially, so pretraining on CUDA would take twice as long.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` with a faster gradient: another `embedding_bag` adds, for each row, the gradients of the sums with that row."""
+    """`embedding_bag` with a faster gradient, which is another `embedding_bag`."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -92,7 +91,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Sorting 16-bit integers takes a quarter of the time. A stable sort fixes the order of additions, so rounding is reproducible.
+        # Sorting 16-bit integers takes a quarter of the time. A stable sort makes rounding reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -101,7 +100,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of boards, encodings [B, 71], and legal moves. `repeats_BA` marks moves that repeat a position of their game."""
+    """Return the features of encodings [B, 71] and legal moves. `repeats_BA` marks moves that repeat a position of their game."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]
@@ -131,7 +130,6 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
 
 
 def _control(codes: Tensor) -> Tensor:
-    """Return the features of piece and control. `codes` [3, ...] are piece, our control, their control."""
     return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
 
 
@@ -140,5 +138,5 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Return the integers of all ranges [start, start + length), one after the other."""
+    """Return the integers of all ranges [start, start + length)."""
     return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)

@@ -1,4 +1,4 @@
-"""Material of a position in pawns."""
+"""Material of a position."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ _PAWNS: Final = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5,
 
 
 def material_lead(board: chess.Board, color: chess.Color) -> int:
-    """Return a color's material minus its opponent's, in pawns: knight and bishop 3, rook 5, queen 9.
+    """Return a color's material minus its opponent's, in pawns.
 
     >>> material_lead(chess.Board("k7/8/8/8/8/8/8/KQ5r w - - 0 1"), chess.BLACK)
     -4

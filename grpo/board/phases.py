@@ -1,4 +1,4 @@
-"""Game phase of a position, by Lichess's divider (scalachess, `Divider.scala`) without its mixedness score.
+"""Game phase of a position, by Lichess's divider (scalachess) without its mixedness score.
 
 - endgame: at most 6 queens, rooks, bishops and knights of both sides
 - opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank

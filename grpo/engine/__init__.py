@@ -1,1 +1,1 @@
-"""UCI engines: processes with timeouts and restarts, searches, and the values of moves, which are the reward."""
+"""UCI engines: processes, searches, and the values of moves, which are the reward."""

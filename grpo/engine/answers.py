@@ -1,6 +1,6 @@
-"""Parser of UCI engine output: the best move, and the scores of moves.
+"""Parser of UCI engine output: best move and scores of moves.
 
-An engine searches to depth 1, 2 and so on; each depth is an iteration. With MultiPV an iteration scores several moves, by rank from 1.
+An engine searches to depth 1, 2 and so on (iterations). With MultiPV an iteration scores several moves, by rank from 1.
 """
 
 import re
@@ -12,7 +12,7 @@ from grpo.base.errors import PlainError
 
 _NO_MOVE: Final = (b"(none)", b"0000", b"NULL")
 _BEST_MOVE: Final = re.compile(rb"^bestmove +(\S+)", re.MULTILINE)
-# Depth, optional rank, score and first move (after `pv`), in any order. A bound is not a score. No number has more than nine digits.
+# Depth, optional rank, score (not a bound) and first move (after `pv`), in any order.
 _LINE: Final = re.compile(
     rb"info (?!string)(?=.*?\bdepth (\d{1,9}) )(?:(?=.*?\bmultipv (\d{1,9}) ))?"
     rb"(?=.*?\bscore (cp|mate) (-?\d{1,9})(?: (?!lowerbound|upperbound)|$)).*?\bpv (\S+)"
@@ -35,9 +35,9 @@ class Score(NamedTuple):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineAnswer:
     best_move: str  # UCI.
-    scores: Mapping[str, Score]  # UCI move -> score, of the last complete iteration.
-    depth: int = field(default=0, compare=False)  # Depth of the scores, in plies.
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at the same search.
+    scores: Mapping[str, Score]  # UCI move -> score.
+    depth: int = field(default=0, compare=False)  # In plies.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts.
 
 
 def parse_best_move(data: bytes) -> str:
@@ -49,17 +49,17 @@ def parse_best_move(data: bytes) -> str:
 
 
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
-    """Return best move, and scores and depth of the last complete iteration. `data` is all output since `go`.
+    """Return best move, scores and depth of the last complete iteration in `data`, all output since `go`.
 
-    A complete iteration has a score for `num_lines` moves (default: the highest `multipv` rank). Raises EngineError without a best move or
-    a complete iteration.
+    A complete iteration scores `num_lines` moves (default: the highest `multipv` rank). Raises EngineError if the best move or
+    a complete iteration is missing.
     """
     best_move = parse_best_move(data)
     if not best_move:
         raise EngineError("the engine found no move")
     iterations: dict[int, dict[str, Score]] = {}
     highest_rank = 0
-    # Lines are read backwards: a move's last score counts, and reading can end at the last complete iteration.
+    # Lines are read backwards, because a move's last score counts.
     for line in filter(None, map(_LINE.match, reversed(data.split(b"\n")))):
         depth, rank, kind, number, move = line.groups()
         scores = iterations.setdefault(int(depth), {})
@@ -69,7 +69,7 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
         highest_rank = max(highest_rank, int(rank or 1))
     complete = [depth for depth, scores in iterations.items() if len(scores) == highest_rank]
     if num_lines is not None and iterations:
-        raise EngineError(f"the engine scored {max(map(len, iterations.values()))} moves, and there are {num_lines}")
+        raise EngineError(f"the engine scored {max(map(len, iterations.values()))} of {num_lines} moves")
     if not complete:
         raise EngineError("the engine gave no score")
     return EngineAnswer(best_move=best_move, scores=iterations[max(complete)], depth=max(complete))

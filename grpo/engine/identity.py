@@ -1,4 +1,4 @@
-"""Identity of a UCI engine: name and hash. The identity keeps results of different engines apart."""
+"""Identity of a UCI engine, which keeps results of different engines apart."""
 
 import shutil
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start an engine and return its identity. Raises EngineMissingError if the path has no usable engine."""
+    """Start an engine and return its identity. Raises EngineMissingError."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:

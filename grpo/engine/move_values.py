@@ -1,11 +1,6 @@
-"""The reward: a value in [0, 1] for every legal move, from MultiPV searches of the engine (which score many moves at once).
+"""The reward: a value in [0, 1] for every legal move, from MultiPV searches (which score many moves at once).
 
-A search to depth 1 scores all legal moves; a second search goes deeper on the best few. Depths are in plies. Values do not depend on the
-policy, so they are computed once. A position's value table has the values of all its legal moves.
-
-- A score of cp centipawns has the value band + (1 - 2 band) / (1 + exp(-slope * cp)), with `MATE_BAND` and `LOGISTIC_SLOPE`.
-- Mate in n moves has the value 1 - band * (1 - 1/n).
-- Being mated in n moves has 1 minus the value of mate in n.
+A search to depth 1 (in plies) scores all legal moves; a second search goes deeper on the best few. `value_of` has the formula.
 """
 
 import math
@@ -26,14 +21,12 @@ from grpo.engine.identity import EngineMissingError
 from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
-"""Per centipawn. The curve is flatter than win probability, so values differ in won and lost positions too. A policy rewarded by the win
-probability does not learn to finish games."""
+"""Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
 _LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
-HASH_MIB: Final = 1  # A small hash is cheap to clear before each position.
+HASH_MIB: Final = 1  # A small hash is cheap to clear.
 NUM_DEEP: Final = 8
-"""Moves that the second search goes deeper on. Searching eight moves to depth 5 takes 0.43 of the time of searching all. The best move that
-is found is as good, judged by a still deeper search (docs/results.md)."""
+"""Moves of the second search. Searching eight finds as good a best move as searching all, in 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
@@ -43,7 +36,7 @@ _TRIED: Final = (
 
 
 def win_chance(score: Score) -> float:
-    """Return the mover's win probability by Lichess's curve (https://lichess.org/page/accuracy), for display; a mate gives 0 or 1."""
+    """Return the mover's win probability by Lichess's curve (https://lichess.org/page/accuracy); a mate gives 0 or 1."""
     return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
 
 
@@ -53,7 +46,6 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
-    """Return the reward in [0, 1] of a move with this score (formula: see the module)."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -62,11 +54,11 @@ def value_of(score: Score) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """Value table of a position: all legal moves, in ascending order of action id."""
+    """Values of a position's legal moves, in ascending order of action id."""
 
     moves: tuple[str, ...]  # UCI.
     values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
-    scores: tuple[Score, ...]  # They give the values: 0 for moves that draw or repeat a position, otherwise the engine's score (`_capped`).
+    scores: tuple[Score, ...]  # 0 for moves that draw or repeat a position; see `_capped`.
 
 
 def engine_options() -> dict[str, str | int]:
@@ -87,9 +79,9 @@ def value_tables(
     """Yield each board's value table in order, or an EngineError if its search failed.
 
     - The `num_deep` best moves at depth 1 are searched to `depth`. The other moves get lower scores, in the order of depth 1.
-    - The engine gets each position as White's, mirrored if Black is to move, because it scores a position and its mirror differently.
-    - The engine's hash is cleared before each board, so tables do not depend on one another.
-    - Moves that draw at once or repeat a position of the board's move stack have the value of a draw.
+    - The engine gets positions with Black to move mirrored, because it scores a position and its mirror differently.
+    - The engine's hash is cleared before each board.
+    - Moves that draw, or repeat a position of the move stack, have the value of a draw.
 
     `pool` must have `engine_options()`. Each board needs a legal move.
     """
@@ -108,13 +100,13 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return a position's search. With more than `num_deep` moves, a first search to depth 1 fills `shallow` and selects the best moves."""
+    """Return a position's search; if needed, a first search to depth 1 fills `shallow`."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 
     def deeper(answer: EngineAnswer) -> Query:
         shallow.update(answer.scores)
-        # `sorted` is stable and `moves` are ordered by action id, so of equal moves the lowest action id comes first.
+        # `sorted` is stable, so of equal moves the lowest action id comes first.
         best = sorted(moves, key=lambda move: value_of(shallow[move]), reverse=True)[:num_deep]
         return Query(fen=fen, limit=f"depth {depth} searchmoves {' '.join(best)}", moves=frozenset(best))
 
@@ -122,11 +114,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and lower scores for the other moves, in the order of their shallow scores.
-
-    Depth 1 misses the reply, so no move without a deep score may score above a move with one. A shallow score that is too high becomes the
-    next lower score. Below "mated in n" are only n - 1 scores. If they run out, the remaining moves all get "mated in 1".
-    """
+    """Return the deep scores, and lower scores for the other moves, because depth 1 misses the reply."""
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
         if shallow[move] != last:
@@ -137,7 +125,7 @@ def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str
 
 
 def _next_below(score: Score) -> Score:
-    """Return the next lower score; below "mated in 1" is none, so it stays."""
+    """Return the next lower score; "mated in 1", the lowest, stays."""
     if not score.is_mate:
         return Score(score.value - 1)
     return Score(score.value + 1 if score.value > 0 else min(-1, score.value + 1), is_mate=True)

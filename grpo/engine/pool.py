@@ -1,7 +1,7 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a new process if it fails.
 
-A query is one position to search. One thread reads raw pipes, without python-chess's wrapper. The wrapper waits forever for a silent engine
-under a limit of nodes or depth, and has a third of this pool's speed (measured at commit 60232895 by benchmarks/engine.py).
+The pool reads raw pipes: python-chess's wrapper has a third of the speed (benchmarks/engine.py at commit 60232895), and waits forever for a
+silent engine.
 """
 
 import os
@@ -20,17 +20,16 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # MultiPV (number of moves that get a score) for any position: no position has more than 218 legal moves.
+MAX_LINES: Final = 256  # MultiPV, the number of scored moves; no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games. With another size, the opponent would not be the one that was rated."""
+"""`Hash` of engines that play games; ratings hold for this size."""
 
-NUM_ATTEMPTS: Final = 3  # Attempts at a search. Each attempt after a failure has a new process.
+NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # After this many failed queries, the engine is at fault, not the positions.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # Failed queries from which the engine is at fault.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position, such as those with castling
-(one of ten), would bias the dataset. A sound engine answers within two attempts."""
-_MIN_FAILED: Final = 10  # Fewer failed queries may be chance, so the fraction does not count.
+"""Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position would bias the dataset."""
+_MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
 
@@ -39,15 +38,15 @@ class Query:
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
-    board: chess.Board | None = field(default=None, compare=False)  # Position, if known: parsing the FEN takes half as long as a search.
+    board: chess.Board | None = field(default=None, compare=False)  # Position, if known; parsing a FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Takes the first answer and returns a second search of the same position. Only the second answer counts. The hash is kept."""
+    """Takes the first answer; returns a second search of the same position, whose answer alone counts. The hash is kept."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
     """Raise EngineError for an illegal move, a missing score, or too low a depth."""
     word, _, number = query.limit.partition(" ")
-    # Some engines stop below the depth at a mate or a single legal move, because a deeper search would not change the answer.
+    # Some engines stop below the depth at a mate or a single legal move.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
     if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
@@ -55,7 +54,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
         if unknown := sorted({*answer.scores, answer.best_move} - query.moves):
             raise IllegalMoveError(f"{', '.join(unknown[:3])} is not legal{_castling(chess.Board(query.fen), unknown)}")
         if len(answer.scores) < len(query.moves):
-            raise EngineError(f"the engine scored {len(answer.scores)} moves, and there are {len(query.moves)}")
+            raise EngineError(f"the engine scored {len(answer.scores)} of {len(query.moves)} moves")
         return
     try:
         is_legal = (query.board or chess.Board(query.fen)).is_legal(chess.Move.from_uci(answer.best_move))
@@ -66,7 +65,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
 
 
 def _castling(board: chess.Board, moves: Iterable[str]) -> str:
-    """Return a note if one of the moves is castling in Chess960's form (king takes rook), or ""."""
+    """Return a note if a move is castling in Chess960's form (king takes rook), or ""."""
     chess960 = {board.uci(move, chess960=True): board.uci(move) for move in board.generate_castling_moves()}
     return next((f"; UCI writes this castling as {chess960[move]}" for move in moves if move in chess960), "")
 
@@ -82,14 +81,14 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    Only one thread may use a pool, and it must outlive the pool, because Linux kills an engine when the thread that started it ends. In a
-    forked process the pool starts one new engine.
+    One thread must use the pool and outlive it, because Linux kills an engine when the thread that started it ends. In a forked process the
+    pool starts one new engine.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
-        """Find the engine. Up to `num_processes` processes start on demand.
+        """Find the engine; up to `num_processes` processes start on demand. Raises EngineMissingError.
 
-        Each process has one thread, because more threads are not reproducible. `options` are UCI options.
+        Each process has one thread, because more threads are not reproducible.
         """
         self._path = find_engine(path)
         self._options: dict[str, str | int] = {"Threads": 1, **options}
@@ -113,8 +112,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        Engines search while the caller works. With `gives_up`, raises EngineError if five queries in a row failed, or if the failed
-        queries of all calls are at least ten and at least 1 %.
+        With `gives_up`, raises EngineError if five queries in a row failed, or at least ten and at least 1 % of all calls' queries.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -156,16 +154,15 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     note(job, search, outcome)
         finally:
             for process in list(self._running):
-                self._end(process)  # Its answer will not be read.
+                self._end(process)
 
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
-        """Return the engine's move in a game, in UCI, or "" if the engine has none. The caller checks that the move is legal.
+        """Return the engine's move in UCI, which may be illegal, or "" if the engine has none.
 
-        - `moves` (UCI, separated by blanks) lead from `start_fen` to the position.
-        - `limit` has the arguments of `go`, such as `nodes 50`.
-        - `is_fresh` clears the hash.
+        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `is_fresh` clears the hash; otherwise the pool must have
+        one process.
 
-        Raises EngineError without a retry: a new process lacks the hash of the earlier moves, so the caller must replay the game.
+        Raises EngineError without a retry, because a new process has no hash of the earlier moves.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
@@ -177,33 +174,33 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return a text that counts the failed searches if the engine is at fault, or ""."""
+        """Return the failed searches as a text if the engine is at fault, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call runs. A forked process first leaves the engines to its parent and starts with none."""
+        """Assert that no other call runs."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Send a search to an idle process. Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
+        """Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
         if job.query.moves is not None and most < MAX_LEGAL_MOVES:
             raise EngineMissingError(
-                f"{process.name} searches {most} lines at once at most (option MultiPV), and a position can have {MAX_LEGAL_MOVES} moves"
+                f"{process.name} scores at most {most} moves (option MultiPV), and a position can have {MAX_LEGAL_MOVES}"
             )
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
-        """Return an idle process or a new one. A process that died while idle is replaced; this counts as no failure."""
+        """Return an idle process or a new one."""
         for process in [process for process in self._processes if process not in self._running]:
             if process.is_alive():
                 return process
@@ -212,7 +209,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return self._processes[-1]
 
     def _outcomes(self) -> Iterator[tuple[_Job, str, EngineAnswer | EngineError]]:
-        """Wait for output; yield job, limit and outcome of each search that ended; kill processes whose search failed."""
+        """Yield job, limit and outcome of each search that ended; kill processes whose search failed."""
         poll = select.poll()
         for process in self._running:
             poll.register(process.stdout, select.POLLIN)

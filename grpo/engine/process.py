@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts. The engine ends when this process ends, even if this process is killed."""
+"""One UCI engine process over pipes, with timeouts. The engine ends with this process, even if this process is killed."""
 
 import contextlib
 import os
@@ -16,35 +16,32 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU; a healthy engine answers in milliseconds.
-BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU; a deep search may be silent for minutes.
+SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU.
+BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
-_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A computing engine gets more even on a busy machine; a hung engine uses none.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A busy machine gives a computing engine more.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # Maximum lines of an engine's last output in a message, and maximum characters per line.
+_MAX_WORDS: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
 _PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
-_SECONDS_TO_EXIT: Final = 0.5  # Longest wait for an exit status after the output has ended.
+_SECONDS_TO_EXIT: Final = 0.5
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
-    """A running engine after the UCI handshake."""
-
     def __init__(self, path: str, options: Mapping[str, str | int], *, start_seconds: float) -> None:
-        """Start the engine, and set those of the `options` that the engine declares. Raises EngineError without a handshake in time."""
+        """Start the engine and set the `options` that it declares. Raises EngineError."""
         self.name = ""
-        self.declared: dict[str, str] = {}  # Option -> declaration, such as `spin default 1 min 1 max 500`.
+        self.declared: dict[str, str] = {}  # Option -> declaration, such as `check default false`.
         self._silent_seconds = start_seconds
         self._buffer = bytearray(b"\n")  # `take_until` needs a line break before every line.
         self._scanned = 0
         self._poll = select.poll()
         self._ticks_when_silent: int | None = None
-        # setpriv (util-linux, Linux only) kills even a hung engine when this process ends. Without setpriv, only an engine that still reads
-        # ends, at the end of its input.
+        # setpriv (util-linux) kills even a hung engine when this process ends.
         guard = [setpriv, "--pdeathsig", "KILL", "--"] if (setpriv := shutil.which("setpriv")) else []
         try:
-            # A temporary file, because a full pipe that is not read would block the engine.
+            # A temporary file, because a full pipe would block the engine.
             self._stderr = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  # `kill` closes it.
             self._popen = subprocess.Popen(
                 [*guard, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True, bufsize=0
@@ -83,7 +80,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output into the buffer; block until the engine writes. Raises EngineError if the engine died, hangs or writes too much."""
+        """Read output; block until the engine writes. Raises EngineError if the engine died, hangs or writes too much."""
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise self._death()
@@ -94,7 +91,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
-        """Remove and return output through the first complete line that begins with `word`; None without such a line."""
+        """Remove and return output through the first complete line that begins with `word`, or None."""
         start = self._buffer.find(b"\n" + word, self._scanned)
         end = self._buffer.find(b"\n", start + 1) if start >= 0 else -1
         if end < 0:
@@ -106,7 +103,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`; return output through this line. Raises EngineError if the engine dies or hangs."""
+        """Wait for a line that begins with `word`; return output through it. Raises EngineError if the engine dies or hangs."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
@@ -116,7 +113,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def seconds_left(self) -> float:
         """Return the seconds of further silence after which the caller must call `raise_if_hung`."""
-        # CPU time is read after half of the timeout, and again at the end of the timeout.
+        # CPU time is read at half of the timeout and at its end.
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
@@ -136,7 +133,6 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             self._last_seen, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
     def _death(self) -> EngineError:
-        """Return the error of an engine that closed its pipes. The message has the signal that killed the engine, and its last output."""
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -146,7 +142,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return EngineError(f"the engine has died{how}{self._last_words()}")
 
     def _last_words(self) -> str:
-        """Return the engine's last lines that are not UCI, as the end of a message, or ""."""
+        """Return the engine's last lines that are not UCI, as the end of a message."""
         while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
             self._buffer += chunk
         self._stderr.seek(0)
@@ -158,7 +154,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return f"; it wrote: {quoted}" if quoted else ""
 
     def is_alive(self) -> bool:
-        # WNOWAIT leaves the ended process as it is, so no other process gets its id before `kill` uses the id. `Popen.poll` would free it.
+        # WNOWAIT keeps the id of an ended process for `kill`; `Popen.poll` would free it.
         ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return self._popen.returncode is None and os.waitid(os.P_PID, self._popen.pid, ended) is None
 
@@ -168,7 +164,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # `communicate` could wait forever: an engine's helper in another process group may hold the pipes open.
+        # `communicate` could wait forever for an engine's helper in another process group, which holds the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()

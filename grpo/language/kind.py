@@ -14,10 +14,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return a text that names the source of the initial model. The hub is not asked.
-
-    Raises LanguageModelError if `language.model` is a folder without a model.
-    """
+    """Return the initial model's source as text. Raises LanguageModelError if `language.model` is a folder without a model."""
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:
@@ -32,8 +29,7 @@ def check(settings: Settings) -> str:
 def start_hashes(settings: Settings) -> dict[str, str]:
     """Return {"model": hash}: a hash of the folder's files, or the model's commit on the hub.
 
-    The dict is empty for `small`, because the settings determine this model. Raises LanguageModelError if neither the hub nor the local
-    cache has the model.
+    The dict is empty for `small`, which the settings determine. Raises LanguageModelError if neither hub nor cache has the model.
     """
     model = settings.language.model
     if model == SMALL:
@@ -43,9 +39,9 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function of a board. The function returns a list with the model's move (UCI) and an empty list instead of probabilities.
+    """Return a function: board -> ([move in UCI], []). Networks give probabilities in the second list.
 
-    The model's first answer is greedy; retries are sampled with a fixed seed. The list of moves is empty if no answer names a legal move.
+    The first list is empty if no answer names a legal move. The first answer is greedy; retries are sampled with a fixed seed.
     """
     from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Transformers takes seconds to import.
     from grpo.language.model.policy import LanguagePolicy

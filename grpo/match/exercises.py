@@ -13,7 +13,7 @@ from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import wilson_interval
 
-COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns of a table of puzzles, in any order.
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns.
 _BAND: Final = 200  # Rating points.
 _AT_ONCE: Final = 1_000  # Exercises in memory.
 
@@ -23,11 +23,11 @@ class Exercise:
     """Positions in which the solver must move."""
 
     steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]  # Position and its right moves.
-    groups: tuple[str, ...] = ()  # A puzzle's rating band and themes; solved fractions are also reported per group.
+    groups: tuple[str, ...] = ()  # A puzzle's rating band and themes.
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Yield each puzzle of a decompressed table, or a Rejection for a broken row. Raises SourceError if one of `COLUMNS` is missing."""
+    """Read a decompressed table; a broken row gives a Rejection. Raises SourceError if one of `COLUMNS` is missing."""
     for entry in puzzle_rows(stream, source, COLUMNS):
         if isinstance(entry, Rejection):
             yield entry
@@ -44,9 +44,9 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 
 
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Yield each problem of a decompressed EPD file, or a Rejection for a broken line; skip blank lines and `#` comments.
+    """Read a decompressed EPD file; a broken line gives a Rejection.
 
-    The right moves are the best moves (EPD's `bm`; without it, all legal moves) except the moves to avoid (EPD's `am`).
+    The right moves are the best moves (EPD's `bm`; without it, all legal moves) except the moves to avoid (`am`).
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):
@@ -69,7 +69,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 
 
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
-    """Yield each exercise, whether the player solves it, and the player's reply counts in it (zeros if it returns plain moves).
+    """Yield each exercise, whether the player solves it, and the player's reply counts (zeros for plain moves).
 
     Every move must be right, except that a checkmate solves the exercise at once.
     """
@@ -98,7 +98,7 @@ def _is_solved(exercise: Exercise, moves: Sequence[chess.Move | None]) -> bool:
 
 
 def solved_fraction(num_solved: int, num_exercises: int) -> str:
-    """Return the fraction solved with Wilson's 95 % interval, and the number of exercises. Raises ValueError without exercises.
+    """Return the fraction, Wilson's 95 % interval and the number of exercises. Raises ValueError without exercises.
 
     >>> solved_fraction(1, 4)
     ' 25.0% [4.6%, 69.9%], 4'

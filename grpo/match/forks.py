@@ -1,6 +1,6 @@
 """Work in forked processes. A fork starts at once, because it need not import modules again.
 
-A fork has one torch thread. A parent's `EnginePool` that is used in a fork starts one new engine there.
+A parent's `EnginePool` that is used in a fork starts one new engine there.
 """
 
 import signal
@@ -14,13 +14,13 @@ from grpo.base.errors import PlainError
 from grpo.base.processes import signal_when_parent_ends
 
 _T = TypeVar("_T")
-Tell = Callable[[int], None]  # Reports progress: takes the amount done so far, such as a number of games.
+Tell = Callable[[int], None]  # Takes the amount done so far, such as a number of games.
 
 
 class ForkError(PlainError, RuntimeError):
     """A forked process ended without a result."""
 
-    may_pass = True  # A retry may succeed, for instance if memory was short.
+    may_pass = True  # A retry may succeed.
 
 
 def num_forks(wanted: int) -> int:
@@ -32,8 +32,8 @@ def num_forks(wanted: int) -> int:
 def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
     """Run each task in a forked process and return the results in order. A single task runs in this process.
 
-    A task gets a `Tell` for its own progress; `tell` is called with the sum over all tasks. Raises a task's PlainError, or ForkError if a
-    process ended without a result.
+    A task gets a `Tell` for its own progress; `tell` gets the sum. Raises a task's PlainError, or ForkError if a process ended without a
+    result.
     """
     if len(tasks) == 1:
         return [tasks[0](tell)]

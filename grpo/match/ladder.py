@@ -1,8 +1,8 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it. Against weaker rungs it
-would win nearly every game, which says little about the difference. A pair score is the mean score of an opening's two games, in [0, 1]. A
-probe is a short match that shows which rungs are near a player's strength.
+The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would win
+nearly every game against weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1]. A probe is a short match that
+shows which rungs are near a player's strength.
 """
 
 import math
@@ -31,10 +31,10 @@ LADDER_NOTE: Final = (
 
 
 class Rung(Document):
-    """An opponent: Stockfish at full strength with fixed nodes per move, and a fraction of random moves."""
+    """Stockfish with fixed nodes per move and a fraction of random moves."""
 
     nodes: int
-    random_share: float  # Probability of a random move. With 1, the rung is a random mover and `nodes` has no effect.
+    random_share: float  # Probability of a random move. With 1, `nodes` has no effect.
 
     @property
     def name(self) -> str:
@@ -52,13 +52,13 @@ class Rung(Document):
 
 
 def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
-    """Return the rungs, weakest first: first those with random moves, then those with rising nodes."""
+    """Return the rungs, weakest first."""
     diluted = [Rung(nodes=config.ladder_nodes[0], random_share=share) for share in config.ladder_fractions]
     return (*diluted, *(Rung(nodes=nodes, random_share=0.0) for nodes in config.ladder_nodes))
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
-    """Return the pairings as indices of rungs (stronger, weaker)."""
+    """Return indices of rungs, (stronger, weaker)."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
@@ -69,12 +69,10 @@ class RatedRung(Rung):
 
 class Ladder(Document):
     rungs: tuple[RatedRung, ...]
-    covariance: tuple[tuple[float, ...], ...]  # [rungs, rungs], Elo squared: covariance of the ratings' errors.
+    covariance: tuple[tuple[float, ...], ...]  # [rungs, rungs] of the ratings' errors, Elo squared.
 
     @classmethod
     def of(cls, rungs: Sequence[Rung], ratings: Vector, covariance: Matrix) -> "Ladder":
-        """Return the ladder. `ratings` [rungs] are in Elo above the first rung; `covariance` is the covariance of their errors."""
-
         def elo(rung: int, above: int) -> Estimate:
             weights = np.zeros(len(rungs))
             weights[rung] += 1
@@ -88,11 +86,11 @@ class Ladder(Document):
 
     @property
     def ratings(self) -> Vector:
-        """Ratings of all rungs, [rungs], in Elo above the first rung."""
+        """[rungs], Elo above the first rung."""
         return np.array([rung.rating.value for rung in self.rungs])
 
     def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
-        """Return the standard error, in Elo, of the sum of the ratings of `rungs` (indices), multiplied by `weights`."""
+        """Return the standard error, in Elo, of the weighted sum of the ratings of `rungs` (indices)."""
         all_weights = np.zeros(len(self.rungs))
         all_weights[list(rungs)] = weights
         return _standard_error(all_weights, np.array(self.covariance))
@@ -103,14 +101,14 @@ def _standard_error(weights: Vector, covariance: Matrix) -> float:
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
-    """Return the ladder with fitted ratings. `pair_scores`: (index of a rung, index of its opponent) -> the rung's pair scores."""
+    """Fit the ratings. `pair_scores`: (index of a rung, index of its opponent) -> the rung's pair scores."""
     return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
 class Meeting(Document):
     first: str
     second: str
-    expected: float  # First rung's score that the ratings predict. If the score of `match` is very different, the ratings do not fit.
+    expected: float  # First rung's score that the ratings predict.
     match: MatchReport
 
 
@@ -141,11 +139,11 @@ class RungMatch(Document):
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate  # The interval leaves out the errors of the rungs' ratings; it compares players on the same ladder.
-    rating_of_all: Estimate  # The same rating. Its interval includes the errors of the rungs' ratings.
+    rating: Estimate  # The interval leaves out the rungs' errors: it compares players on the same ladder.
+    rating_of_all: Estimate  # The same rating; the interval includes the rungs' errors.
     reach: Reach
-    probes: tuple[RungMatch, ...]  # Short matches that found the two nearest rungs; not used for the rating.
-    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first; these matches alone give the rating.
+    probes: tuple[RungMatch, ...]
+    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first.
 
     @property
     def text(self) -> str:
@@ -161,15 +159,15 @@ class Placement(Document):
 class BaselineReport(Document):
     """Report of the pipeline step `baseline`."""
 
-    heldout: dict[str, float]  # Metric -> value on held-out boards, which training does not use.
+    heldout: dict[str, float]  # Metric -> value on held-out boards.
     matches: dict[str, MatchReport]  # Opponent's name -> match.
     ladder: Placement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    rung: int  # Index of the rung.
-    result: MatchResult  # From the rated player's side.
+    rung: int
+    result: MatchResult
 
     @property
     def score(self) -> float:
@@ -203,19 +201,19 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the largest number of openings that `place_on_ladder` can use for one or two players."""
+    """Return the largest number of openings that `place_on_ladder` can use."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the half-width of the interval after each part of the games, in standard errors, and the openings per rung of a part."""
+    """Return the interval's half-width after each part of the games, in standard errors, and a part's openings per rung."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
 PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
-"""Plays the rated player against a rung, each opening with both colors. The result is from the rated player's side."""
+"""Plays the rated player against a rung. The result is from the rated player's side."""
 
 
 def place_on_ladder(
@@ -225,10 +223,10 @@ def place_on_ladder(
 
     - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
     - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
-    - Two players play `num_rung_pairs` openings per rung, the same for both. If this part shows no difference, a second part follows.
     - A single player plays half of `num_rung_pairs` openings per rung.
+    - Two players play `num_rung_pairs` openings per rung, the same for both; a second part follows if the first shows no difference.
 
-    `openings` are at least `num_openings_to_place` FENs. A player uses each at most once.
+    `openings` are at least `num_openings_to_place` FENs.
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
@@ -254,9 +252,8 @@ def place_on_ladder(
 def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
-    Both players come from one call of `place_on_ladder`. The interval is valid after the first and after the second part. It includes the
-    errors of the rungs' ratings, which nearly cancel. With `adjudicated`, the players' games count by their adjudicated scores. The rungs'
-    ratings are the same in both cases.
+    Both players come from one call of `place_on_ladder`. The interval is valid after the first and after the second part, and includes the
+    errors of the rungs' ratings, which nearly cancel.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
@@ -295,5 +292,5 @@ def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
 
 
 def _by_rating(ladder: Ladder) -> list[int]:
-    """Return the rungs' indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
+    """Return indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
     return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]

@@ -1,7 +1,7 @@
 """Matches between two players. Each opening is played with both colors (a pair), and all games advance together as a batch.
 
-Scores are the first player's: a win is 1, a draw 0.5. A pair score is the mean of a pair's two scores. The score as played is a game's real
-result. In the adjudicated score, an engine gives some draws (`UNDECIDED`) to the side that is clearly ahead.
+Scores are the first player's: a win is 1, a draw 0.5. A pair score is the mean of a pair's two scores. The adjudicated score, unlike the
+score as played, gives some draws (`UNDECIDED`) to the side that an engine finds clearly ahead.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 DEPTH: Final = 10
 CENTIPAWNS: Final = 250
-"""Adjudication lets a side win if a search to `DEPTH` finds it ahead by more than this; otherwise the game stays a draw."""
+"""Search depth, and the score above which adjudication gives a win."""
 
 
 class End(StrEnum):
@@ -38,11 +38,11 @@ class End(StrEnum):
     REPETITION = "threefold repetition"
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
-    FORFEIT = "no legal move named"  # A language model or engine named no legal move in all its attempts, and loses.
+    FORFEIT = "no legal move named"  # The player named no legal move, and loses.
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
-"""Draws in which one side may have a winning position that it did not convert."""
+"""Draws in which a side may have a winning position."""
 _RESULTS: Final = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
 _LOST_BY_MOVER: Final = frozenset((End.CHECKMATE, End.FORFEIT))
 
@@ -55,11 +55,11 @@ class PlayedGame:
     end: End
     score: float  # 1, 0.5 or 0.
     adjudicated: float | None = None  # None before adjudication, if `end` is not in `UNDECIDED`, or if the engine failed.
-    first_replies: ReplyCounts | None = None  # None if the player returned no `Reply` (see `grpo.match.replies`).
+    first_replies: ReplyCounts | None = None  # None if the player returned plain moves.
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield the board at the opening and after each move. It is always the same object."""
+        """Yield one board object, at the opening and after each move."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -67,7 +67,6 @@ class PlayedGame:
             yield board
 
     def white_and_black(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return the first and the second player's values in the order White, Black."""
         return (first, second) if self.first_is_white else (second, first)
 
     def white_result(self, first_score: float) -> str:
@@ -79,20 +78,20 @@ class MatchReport(Document):
 
     score: Estimate  # Score as played.
     pairs: tuple[int, int, int, int, int]
-    """Number of pairs with the pair score 0, 1/4, 1/2, 3/4 and 1. These numbers determine `score`."""
+    """Number of pairs with the pair score 0, 1/4, 1/2, 3/4 and 1."""
     wins: int
     draws: int
     losses: int
     ends: dict[End, int]
     num_openings: int
     answers: dict[str, ReplyCounts]  # `first` or `second` -> counts; only players that returned a `Reply`.
-    adjudicated: Estimate | None = None  # None without adjudication.
+    adjudicated: Estimate | None = None
     num_failed: int = 0  # Games that the engine failed to adjudicate; they count as draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchResult:
-    """All games of a match; games 2i and 2i + 1 share an opening and differ in colors."""
+    """Games 2i and 2i + 1 share an opening and differ in colors."""
 
     first: str
     second: str
@@ -101,11 +100,11 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Number of distinct openings; move numbers are ignored. Deterministic players repeat the game of an equal opening."""
+        """Number of distinct openings; move numbers are ignored."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """Return the pair scores, as played or adjudicated. `adjudicated` needs a match that `adjudicate` returned."""
+        """`adjudicated` needs a match that `adjudicate` returned."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
@@ -136,7 +135,7 @@ def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
 
 
 class _Game:
-    """A game in progress. It counts repetitions itself, because python-chess would search the complete game at every ply."""
+    """Counts repetitions itself, because python-chess would search the complete game at every ply."""
 
     def __init__(self, opening: str, first_is_white: bool, max_plies: int) -> None:
         self.opening = opening
@@ -200,17 +199,13 @@ def play_match(
     on_games_done: Tell | None = None,
     num_processes: int = 1,
 ) -> MatchResult:
-    """Play each opening with both colors and return the games in the order of the openings.
+    """Play each opening with both colors, in the order of the openings.
 
-    Args:
-        first: The player whose score is reported.
-        second: The opponent.
-        openings: FENs of distinct positions. For a part of a match, give a mapping: index in the complete match -> FEN. The index
-            selects a game's random numbers, so parts give the same games as the complete match.
-        max_plies: A game is a draw after this number of plies from its opening.
-        on_games_done: Is called with the number of finished games.
-        num_processes: Processes that share the openings; does not change the games. Several processes play with copies of the players,
-            so the random streams inside `first` and `second` do not advance.
+    - `openings` are FENs of distinct positions. For a part of a match, they are a mapping: index in the complete match -> FEN. The index
+      selects a game's random numbers.
+    - A game is a draw after `max_plies` plies from its opening.
+    - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
+      advance.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
@@ -243,13 +238,10 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """Return the match with adjudicated scores.
+    """A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS`, or finds a forced mate for it.
 
-    A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS` in the final position, or finds a forced mate for
-    it. The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw.
-
-    The engines of `pool` must have MultiPV 1. If the search of a game fails, the game stays a draw and counts in `MatchReport.num_failed`.
-    Raises EngineError if too many searches fail (see `EnginePool.answers`).
+    The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. The engines of `pool`
+    must have MultiPV 1. Raises EngineError if too many searches fail.
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
     distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.

@@ -22,7 +22,7 @@ _CANDIDATES_PER_ROUND = 128  # Positions searched at once.
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"  # Search limit of the test for balance.
 _PLIES = 8  # Random legal plies of a generated opening.
-_MAX_CENTIPAWNS = 120  # Largest score, plus or minus, of a generated opening.
+_MAX_CENTIPAWNS = 120  # Largest score of a generated opening, plus or minus.
 
 
 class OpeningsError(PlainError, ValueError):
@@ -30,13 +30,12 @@ class OpeningsError(PlainError, ValueError):
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
-    """Return the FENs of `count` distinct openings that are not in `exclude`, and add their keys to `exclude`.
+    """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    `exclude` has keys by `position_key`. With `evaluation.opening_book`, openings are drawn from the book; they may be unbalanced, because
-    each is played with both colors. Without a book, the engines of `pool` select balanced positions after random plies. A smaller count
-    gives the beginning of the same list.
+    Adds the keys of all tried positions to `exclude`. Openings come from `evaluation.opening_book`; without a book, they are balanced
+    positions after random plies. A smaller count gives the beginning of the same list.
 
-    Raises OpeningsError or SourceError as `drawn_openings`, and EngineError if too few random positions are balanced.
+    Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """
     if config.opening_book:
         return drawn_openings(config.opening_book, count=count, rng=rng, exclude=exclude)
@@ -59,15 +58,14 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 
 
 def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
-    """Return the FENs of `count` distinct openings drawn from a book, none in `exclude`, and add their keys to `exclude`.
+    """Draw openings from a book as `make_openings` does. Only the set of the book's lines and `rng` determine the order.
 
-    The order depends only on the set of the book's lines and on `rng`. Raises OpeningsError if too few openings are available, SourceError
-    for an unusable file.
+    Raises OpeningsError if too few openings are available, SourceError for an unusable file.
     """
     texts: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
-            # A line that is too long comes as a Rejection. The rejection's text is no opening, so the line counts as left out below.
+            # A line that is too long comes as a Rejection, whose text is no opening and counts as left out.
             texts.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
     entries = sorted(texts)
     drawn: dict[str, str] = {}
@@ -89,7 +87,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
 
 def book_files(book: str) -> list[SourceFile]:
-    """Return a book's files. Raises SourceError if no file exists, or if a file is not a list of positions."""
+    """Raises SourceError if no file exists, or if a file is not a list of positions."""
     files = find_files([book])
     for file in files:
         if file.kind != FileKind.POSITIONS:
@@ -98,7 +96,6 @@ def book_files(book: str) -> list[SourceFile]:
 
 
 def _balanced(boards: Sequence[chess.Board], pool: EnginePool) -> Iterator[chess.Board]:
-    """Yield the balanced boards in order. Boards on which the engine fails are left out."""
     answers = pool.search([Query(fen=board.fen(), limit=_LIMIT, board=board) for board in boards])
     for board, answer in zip(boards, answers, strict=True):
         if isinstance(answer, EngineError):

@@ -1,7 +1,6 @@
-"""Players of a match: a policy, a UCI engine or a random mover. Each chooses moves for a batch of boards, one board per game.
+"""Players of a match: a policy, a UCI engine or a random mover.
 
-Each game has its own random stream, so its random numbers do not depend on the other games. A player's streams continue in its next match.
-To repeat a match, create its players again.
+A player's random streams, one per game, continue in the player's next match. To repeat a match, create its players again.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +27,9 @@ class Player(Protocol):
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
-        """Return a legal move for each board. A player that can fail to name a legal move returns a `Reply` instead.
+        """Return a legal move for each board, or a `Reply` if the player can fail to name one.
 
-        On each board, this player is to move and has a legal move. `games` are the numbers of the boards' games in the match; a number
-        selects the game's random stream.
+        On each board, this player is to move and has a legal move. `games` has each board's game number, which selects the random stream.
         """
 
 
@@ -45,7 +43,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """Samples a policy's moves at a temperature. One number drawn from `rng` seeds the streams of all games."""
+    """One number drawn from `rng` seeds the streams of all games."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name
@@ -63,8 +61,6 @@ class SamplingPlayer:
 
 
 class RandomPlayer:
-    """Plays uniformly random legal moves. One number drawn from `rng` seeds the streams of all games."""
-
     name = "random"
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -75,13 +71,11 @@ class RandomPlayer:
 
 
 class EnginePlayer:
-    """A UCI engine with a fixed limit per move. `limit` is the argument of UCI's `go`, such as `nodes 50`.
+    """A UCI engine. `limit` is the argument of UCI's `go`, such as `nodes 50`.
 
-    The engine gets a position without the game's earlier moves, so it does not see repetitions. If `limit` counts nodes or depth, equal
-    positions get equal moves.
+    The engine gets a position without the game's earlier moves, so it does not see repetitions.
 
-    `says` decides what happens if the engine names no legal move. With `says`, the engine loses the game, and `says` is called with a line
-    of text. Without `says`, the engine's error ends the match.
+    An engine that names no legal move loses the game, and `says` gets a line of text. Without `says`, the engine's error ends the match.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -106,13 +100,13 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """Return one move's counts. `failed` are its failed searches; `num_moves` is 1 if the last search named a move, else 0."""
+    """`failed` are one move's failed searches; `num_moves` is 1 if the last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:
-    """Plays a random legal move with probability `random_fraction`, else `player`'s move. Can be weaker than a search of one node."""
+    """Plays a random legal move with probability `random_fraction`, else `player`'s move."""
 
     def __init__(self, player: Player, *, random_fraction: float, rng: np.random.Generator) -> None:
         self.name = f"{player.name}, {100 * random_fraction:g} % random"
@@ -150,7 +144,7 @@ class GameStreams:
 def _policy_moves(
     policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """Return a move per board. `pick` gets the distribution of one forward pass and its slice of `boards`, and returns columns."""
+    """`pick` gets the distribution of one forward pass and its slice of `boards`, and returns the moves' columns."""
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

@@ -5,8 +5,6 @@ has two regrets:
 
 - `regret_sampled`, of sampled moves: max Q - sum p Q
 - `regret_best`, of the most likely move: max Q - Q(most likely move)
-
-Policies are compared board by board, because boards differ more than policies do.
 """
 
 from dataclasses import dataclass
@@ -28,14 +26,14 @@ BLUNDER = 0.10  # A move is a blunder if its value is at least this much below t
 class HeldoutScores:
     """A policy's scores on N held-out boards at T = 1, each array [N]."""
 
-    regret_best: NDArray[np.float64]  # Best value minus the most likely move's value.
-    regret_sampled: NDArray[np.float64]  # Best value minus expected value.
+    regret_best: NDArray[np.float64]
+    regret_sampled: NDArray[np.float64]
     expected_value: NDArray[np.float64]
     phases: NDArray[np.int64]  # Index into `PHASES`.
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return means at T = 1, over all boards and by phase. `boards.values` must have the search depth `evaluation.heldout_depth`."""
+    """Return means at T = 1, over all boards and by phase. `boards.values` need the search depth `evaluation.heldout_depth`."""
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,

@@ -10,10 +10,10 @@ import chess
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyCounts:
-    """Counts of a player's answers and their faults, for one move or summed over many."""
+    """Counts for one move, or summed over many."""
 
-    num_moves: int = 0  # Moves requested.
-    num_answers: int = 0  # All answers: one per move, plus one per retry.
+    num_moves: int = 0  # Requested moves.
+    num_answers: int = 0  # One per move, plus one per retry.
     num_unreadable: int = 0  # Answers from which no move can be parsed, and searches in which an engine died or hung.
     num_illegal: int = 0  # Answers that name an illegal move.
 
@@ -27,7 +27,7 @@ class ReplyCounts:
 
     @property
     def num_forfeits(self) -> int:
-        """Games forfeited. Each ended with a failed answer that was not retried."""
+        """Games forfeited. Each ended with an answer that was not retried."""
         return self.num_failed - self.num_retries
 
     @property
@@ -45,4 +45,4 @@ class ReplyCounts:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
     move: chess.Move | None  # A legal move, or None to forfeit the game.
-    counts: ReplyCounts  # Counts of this one move.
+    counts: ReplyCounts

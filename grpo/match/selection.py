@@ -1,6 +1,6 @@
 """Report of the pipeline step `select`: the decision with its evidence, and sentences for pages.
 
-- The candidate is the checkpoint that games of the step `screen` chose. It becomes the run's champion if the decision promotes it.
+- The candidate is the checkpoint that games of the step `screen` chose. It becomes champion of the run if the decision promotes it.
 - The pretrained policy is the policy before GRPO, the candidate's own start.
 - The ladder has engine opponents with known ratings.
 - "As played" counts real results. "Adjudicated" gives a draw by repetition, fifty moves or ply cap to a side that is clearly ahead.
@@ -15,18 +15,18 @@ from grpo.statistics.verdict import Decision
 
 
 class Selection(Decision):
-    """Report of `select`. If no checkpoint could play, there is no candidate, and fields about it are None."""
+    """If no checkpoint could play, there is no candidate, and fields about it are None."""
 
     champion_step: int  # 0 is the pretrained policy.
     peak_step: int  # Step whose score against the pretrained policy has the highest lower bound; 0 if no checkpoint played.
-    peak: Estimate | None = None  # Score of `peak_step` against the pretrained policy; None if no checkpoint played.
+    peak: Estimate | None = None
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]
-    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards, which training does not use."""
+    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards."""
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None
-    previous_weights: str | None = None  # Weights' hash of the champion of earlier runs; None if it was not played.
+    previous_weights: str | None = None  # Hash of the earlier runs' champion; None if it was not played.
     ladder: Placement | None = None
     ladder_initial: Placement | None = None  # The pretrained policy's rating, from the same openings.
     initial_weights: str
@@ -43,7 +43,7 @@ class Selection(Decision):
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """Label -> gain in Elo: in games against the pretrained policy, or in rating on the ladder. The first gain decides."""
+        """Label -> gain in Elo, in games against the pretrained policy or on the ladder. The first gain decides."""
         gains: dict[str, Estimate] = {}
         if (games := self.confirmation_best_moves) is not None:
             gains["own start, as played: decides"] = elo_estimate(games.score)
@@ -54,7 +54,6 @@ class Selection(Decision):
         return gains
 
     def strength(self, step: int) -> str:
-        """Return a sentence on the step's strength in games."""
         screened = {entry.candidate: entry.so_far for entry in self.screening}
         games = self.confirmation_best_moves if step == self.candidate_step else None
         score = screened.get(step) if games is None else games.score
@@ -72,7 +71,7 @@ class Selection(Decision):
 
     @property
     def placed(self) -> dict[str, Placement]:
-        """Name of the policy -> rating on the ladder. Both policies met the same opponents on the same openings."""
+        """Policy's name -> rating on the ladder."""
         if self.ladder is None or self.ladder_initial is None:
             return {}
         return {"pretrained": self.ladder_initial, f"step {self.candidate_step:,}": self.ladder}

@@ -1,1 +1,1 @@
-"""Names, units and meanings of all metrics and events, and a step's record of them."""
+"""Metrics and events, and a step's record of them."""

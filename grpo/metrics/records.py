@@ -1,7 +1,4 @@
-"""The record of one trainer step: its metrics (numbers by name) and events (names with a message).
-
-`grpo/metrics/table.py` declares the names. The journal, the cards and the diagnosis read records.
-"""
+"""The record of one trainer step: its metrics (numbers by name) and events (names with a message)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,13 +14,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Metrics and events of one step. `refuse_undeclared` checks the names; records of other trainers may have any names."""
-
     step: int
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
     stop: str = ""
-    """Reason to stop after this step, with numbers, or "" to go on. The history does not store it."""
+    """Reason to stop after this step, or "" to go on; not stored in the history."""
 
 
 def refuse_undeclared(record: Record) -> None:

@@ -7,21 +7,19 @@ ENTROPY_BOUNDS: Final = (0.005, 0.05)
 """Bounds of the entropy coefficient if `entropy_schedule = "target"`. Above 0, because a coefficient of 0 could not rise again."""
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
-"""Terms of the objective, in this order: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).
+"""Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).
 
-The reference is the frozen pretrained policy. The last term is in the objective only during recoveries from too low entropy.
+The reference is the frozen pretrained policy. The last term counts only during recoveries from too low entropy.
 """
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
-"""Pairs of gradients whose inner products are measured: each term with itself (its squared norm), and with each other term."""
+"""Pairs of terms whose gradients' inner products are measured: each term with itself, and with each other term."""
 
 PRETRAINED_STEP: Final = 0
-"""Step number of the pretrained policy."""
 
 BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
-"""Reasons why training ended, in the report of `finetune`: all steps are done, or a controller stopped the run."""
+"""Reasons why training ended."""
 
 
 def interval_names(name: str) -> tuple[str, str, str]:
-    """Return the names of a metric and of its 95 % interval's ends."""
     return name, f"{name}_low", f"{name}_high"

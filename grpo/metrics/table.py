@@ -2,8 +2,6 @@
 
 In the meanings, "deeper search" is the engine's search at depth `evaluation.heldout_depth`; rewards are searched at `boards.depth`.
 "Points" are the unit of a language model's reward.
-
-`refuse_undeclared` of `grpo.metrics.records` refuses other names, so a typo cannot start a second series.
 """
 
 from collections.abc import Mapping
@@ -13,7 +11,6 @@ from grpo.board.phases import PHASES
 from grpo.metrics.shared import BUDGET_SPENT, ENTROPY_CRITICAL, TERM_PAIRS, TERMS, interval_names
 
 _Row = tuple[str, str, str]
-"""Name, unit and meaning of a metric."""
 
 
 def _by_phase(name: str, unit: str, meaning: str) -> list[_Row]:
@@ -40,13 +37,13 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
     "evaluation": "Policy task: accuracy of the evaluations.",
     "best_move": "Policy task: quality of the named best move.",
     "similarity": "Environment task: correct fraction of the new position.",
-    "outcome": "Environment task: correct reward and flags.",
+    "outcome": "Environment task: correct reward, `terminated` and `truncated`.",
 }
 """Part of a language model's reward -> meaning."""
 
 
 def _with_interval(name: str, unit: str, meaning: str) -> list[_Row]:
-    meanings = (meaning, *(f"{word} end of its 95 % interval." for word in ("Lower", "Upper")))
+    meanings = (meaning, *(f"{word} end of the 95 % interval." for word in ("Lower", "Upper")))
     return [(end, unit, text) for end, text in zip(interval_names(name), meanings, strict=True)]
 
 
@@ -54,50 +51,56 @@ def _by_pair(name: str, meaning: str) -> list[_Row]:
     return [(f"{name}/{one}_{other}", "factor", meaning) for one, other in TERM_PAIRS]
 
 
+def _of_update(problem: str) -> list[_Row]:
+    return [
+        (f"{problem}/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over optimizer steps."),
+        (f"{problem}/skipped", "steps", "Optimizer steps skipped because of NaN or infinity."),
+        (f"{problem}/optimizer_steps", "steps", "Optimizer steps on this rollout."),
+    ]
+
+
 _ROWS: Final = (
     ("boards/rows", "boards", "Boards in the dataset."),
     ("checks/failed", "expectations", "Failed expectations about the dataset."),
-    ("imitation/train_loss", "nats", "Mean cross-entropy of the move played, since the last validation measurement."),
+    ("imitation/train_loss", "nats", "Mean cross-entropy of the move played, since the last validation."),
     ("imitation/validation_loss", "nats", "Mean cross-entropy of the move played, on boards of other games."),
     ("imitation/top1", "fraction of boards", "The most likely move is the move played."),
-    ("imitation/top5", "fraction of boards", "The move played is among the five most likely moves."),
+    ("imitation/top5", "fraction of boards", "The move played is among the five most likely."),
     ("imitation/entropy", "nats", "Mean exact entropy at T = 1."),
     ("imitation/learning_rate", "factor", "Learning rate."),
     ("grpo/loss", "win probability", "Minimized loss; its level says little."),
-    *_by_term("grpo/logit_gradient", "win probability", "Norm of a weighted term's gradient in logits, root mean square over states."),
+    *_by_term("grpo/logit_gradient", "win probability", "Root mean square norm, over states, of a weighted term's gradient in logits."),
     *_by_term("grpo/logit_share", "fraction", "A term's fraction of the summed norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine of two weighted terms' descent directions in logits; near -1 the terms cancel."),
-    *_by_phase("grpo/entropy", "nats", "Mean exact entropy of the sampled policy at T = 1; at most ln(legal moves)."),
+    *_by_phase("grpo/entropy", "nats", "Mean exact entropy of the sampled policy at T = 1."),
     ("grpo/normalized_entropy", "fraction", "Mean of entropy / ln(legal moves) at T = 1."),
     ("grpo/log_num_legal", "nats", "Mean ln(legal moves), the upper bound of entropy."),
     ("grpo/kl_reference", "nats", "Mean exact KL(policy || reference) at the rollout's temperature, on the first minibatch."),
-    ("grpo/kl_from_reference", "nats", "Mean exact KL(reference || policy), measured like `grpo/kl_reference`."),
+    ("grpo/kl_from_reference", "nats", "Mean exact KL(reference || policy), like `grpo/kl_reference`."),
     ("grpo/kl_old", "nats", "Mean exact KL(old || policy) on the last minibatch before its update; 0 with one optimizer step."),
     ("grpo/ratio_min", "factor", "Smallest probability ratio, new / sampled."),
     ("grpo/ratio_max", "factor", "Largest probability ratio, new / sampled."),
     ("grpo/clip_fraction", "fraction of moves", "Moves whose gradient a clip removed."),
     ("grpo/clip_low_fraction", "fraction of moves", "Moves whose gradient the lower clip removed."),
     ("grpo/clip_high_fraction", "fraction of moves", "Moves whose gradient the upper clip removed."),
-    ("grpo/optimizer_steps", "steps", "Optimizer steps taken on this rollout."),
     ("grpo/reward_mean", "win probability", "Mean reward of the sampled moves."),
-    ("grpo/reward_gain", "win probability", "Expected value of the policy's move minus the reference's, over all legal moves."),
-    ("grpo/reward_std", "win probability", "Standard deviation of the rewards of all sampled moves."),
-    ("grpo/regret", "win probability", "Best value minus expected value at T = 1, on training states with the reward's search."),
+    ("grpo/reward_gain", "win probability", "Expected value of the policy's move minus the reference's."),
+    ("grpo/reward_std", "win probability", "Standard deviation of the sampled moves' rewards."),
+    ("grpo/regret", "win probability", "Best value minus expected value at T = 1, by the reward's search."),
     ("grpo/zero_variance_groups", "fraction of groups", "Groups with equal rewards, whose advantages are all 0."),
     ("grpo/agreement", "fraction of moves", "Mean fraction of a group's most frequent move."),
-    ("grpo/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over optimizer steps."),
-    ("grpo/skipped", "steps", "Optimizer steps skipped because of NaN or infinity."),
-    ("grpo/states_dropped", "states", "States left out because the engine failed to value them."),
-    ("language/imitation_loss", "nats/token", "Imitation: mean cross-entropy of answer tokens since the last validation."),
-    *_by_task("language/imitation_validation_loss", "nats/token", "Imitation: mean cross-entropy of answer tokens on other games' boards."),
-    ("language/loss", "points", "Minimized loss, mean over tokens; its level says little."),
-    ("language/kl_term", "points", "KL term of the loss: coefficient times a token's exact KL."),
+    *_of_update("grpo"),
+    ("grpo/states_dropped", "states", "States left out because the engine failed."),
+    ("language/imitation_loss", "nats/token", "Mean cross-entropy of answer tokens since the last validation."),
+    *_by_task("language/imitation_validation_loss", "nats/token", "Mean cross-entropy of answer tokens on other games' boards."),
+    ("language/loss", "points", "Minimized loss, mean over tokens."),
+    ("language/kl_term", "points", "Coefficient times a token's exact KL."),
     *_by_task("language/reward_mean", "points", "Mean graded reward of the answers, all parts at full weight."),
     ("language/reward_std", "points", "Standard deviation of the graded reward."),
-    ("language/reward_trained", "points", "Mean reward used for training, whose parts warm up."),
+    ("language/reward_trained", "points", "Mean reward used for training, with warm-up of some parts' weights."),
     *((f"language/reward/{part}", "points", f"Mean weighted part of the reward. {words}") for part, words in REWARD_PARTS.items()),
     *_by_task("language/parse_rate", "fraction of answers", "Answers in which every field can be parsed."),
-    ("language/legal_rate", "fraction of answers", "Answers of the move task with a legal best move."),
+    ("language/legal_rate", "fraction of answers", "Policy task: answers with a legal best move."),
     *_by_task("language/truncated", "fraction of answers", "Answers truncated at the maximum length; loss and group means leave them out."),
     *_by_task("language/answer_tokens", "tokens", "Mean length of an answer, end token included."),
     *_by_task("language/entropy", "nats", "Mean entropy of an answer at T = 1, summed over its tokens' exact entropies."),
@@ -109,13 +112,11 @@ _ROWS: Final = (
     ("language/ratio_min", "factor", "Smallest probability ratio of a token."),
     ("language/ratio_max", "factor", "Largest probability ratio of a token."),
     ("language/clip_fraction", "fraction of tokens", "Tokens whose gradient a clip removed."),
-    *_by_task("language/zero_variance_groups", "fraction of groups", "Groups with equal rewards, whose advantages are all 0."),
+    *_by_task("language/zero_variance_groups", "fraction of groups", "Groups with equal rewards."),
     *_by_task("language/agreement", "fraction of answers", "Mean fraction of a group's most frequent answer."),
-    ("language/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over optimizer steps."),
-    ("language/skipped", "steps", "Optimizer steps skipped because of NaN or infinity."),
-    ("language/optimizer_steps", "steps", "Optimizer steps taken on this rollout."),
+    *_of_update("language"),
     ("self_play/games", "games", "Self-play games of the round."),
-    ("self_play/dropped", "states", "Positions left out because the engine failed to value them."),
+    ("self_play/dropped", "states", "Positions left out because the engine failed."),
     ("self_play/decisive", "fraction of games", "Self-play games that ended in checkmate."),
     ("self_play/repeated", "fraction of games", "Self-play games that ended by repetition."),
     *(
@@ -126,49 +127,46 @@ _ROWS: Final = (
             ("kl_coefficient", "win probability/nat", "Coefficient of KL(policy || reference)."),
             ("recovery_coefficient", "win probability/nat", "Coefficient of KL(reference || policy); 0 outside recoveries."),
             ("learning_rate", "factor", "Learning rate."),
-            ("entropy_saturated", "fraction of steps", "Steps of the run after which the entropy controller was at a bound."),
-            ("kl_saturated", "fraction of steps", "Steps of the run after which the KL controller was at a bound."),
+            ("entropy_saturated", "fraction of steps", "Steps that left the entropy controller at a bound."),
+            ("kl_saturated", "fraction of steps", "Steps that left the KL controller at a bound."),
             ("recoveries", "times", "Recoveries from critical entropy so far."),
         )
     ),
-    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1 on held-out boards, by deeper search."),
-    *_by_phase(
-        "heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1 on held-out boards, by deeper search."
-    ),
-    *_by_phase(
-        "heldout/regret_best", "win probability", "Best value minus value of the most likely move on held-out boards, by deeper search."
-    ),
+    *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1, by deeper search."),
+    *_by_phase("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, by deeper search."),
+    *_by_phase("heldout/regret_best", "win probability", "Best value minus value of the most likely move, by deeper search."),
     ("heldout/regret_best_stderr", "win probability", "Standard error of `heldout/regret_best`."),
-    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1 on held-out boards."),
+    *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1."),
     ("heldout/blunder_mass", "probability", "Mean probability at T = 1 of moves at least 0.10 below the best value."),
     ("heldout/reward", "points", "Language model: graded reward at T = 1 on validation boards."),
-    ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers in which every field can be parsed."),
+    ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers that can be parsed."),
     ("heldout/legal_rate", "fraction of answers", "Language model: greedy answers with a legal best move."),
     *(
         (f"time/{part}", "seconds", meaning)
         for part, meaning in (
-            ("states", "GRPO step: states, including self-play and its move values."),
-            ("rollout", "GRPO step: sampling, and trajectories' replies and move values."),
-            ("update", "GRPO step: loss, gradient, optimizer."),
-            ("other", "GRPO step: measurements and everything else."),
+            ("states", "States, including self-play and its move values."),
+            ("rollout", "Sampling, and trajectories' replies and move values."),
+            ("update", "Loss, gradient, optimizer."),
+            ("other", "Measurements and everything else."),
         )
     ),
     *_with_interval("ladder/rating", "Elo", "Rating of a rung (opponent) above the random mover; the MLflow step is the rung's number."),
     *_with_interval("baseline/score_random", "score", "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."),
-    *_with_interval("baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish with one node a move, as played."),
+    *_with_interval(
+        "baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish (one node a move), not adjudicated."
+    ),
     *_with_interval("baseline/rating", "Elo", "Pretrained policy (best moves) on the ladder: Elo above a random mover."),
     *_with_interval("selection/score_best", "score", "Confirmation games: candidate against pretrained policy, best moves."),
-    *_with_interval("selection/verdict_elo", "Elo", "`selection/score_best` in Elo, as in the verdict and the run's name."),
+    *_with_interval("selection/verdict_elo", "Elo", "`selection/score_best` in Elo."),
     *_with_interval("selection/score_previous", "score", "Candidate against the registry's previous champion, best moves."),
     *_with_interval("selection/rating", "Elo", "Candidate on the ladder: Elo above a random mover."),
-    *_with_interval("selection/rating_pretrained", "Elo", "Pretrained policy on the ladder, on the candidate's rungs and openings."),
-    *_with_interval("selection/ladder_gain", "Elo", "Candidate's ladder rating minus the pretrained policy's, same rungs and openings."),
+    *_with_interval("selection/rating_pretrained", "Elo", "Pretrained policy on the candidate's rungs and openings."),
+    *_with_interval("selection/ladder_gain", "Elo", "Candidate's ladder rating minus the pretrained policy's."),
     ("selection/heldout_regret", "win probability", "`heldout/regret_best` of the candidate."),
     *_with_interval("selection/score_sampled", "score", "Candidate against pretrained policy, sampled moves at T = 1."),
 )
 
 METRICS: Final[Mapping[str, tuple[str, str]]] = {name: (unit, meaning) for name, unit, meaning in _ROWS}
-"""Every metric: name -> unit and meaning."""
 assert len(METRICS) == len(_ROWS), "two metrics have one name"
 
 ENDS: Final[Mapping[str, str]] = {
@@ -180,11 +178,10 @@ ENDS: Final[Mapping[str, str]] = {
 FINDING: Final = "finding"
 EVENTS: Final[Mapping[str, str]] = {
     "entropy_critical": "Entropy is critical: recovery or stop.",
-    "entropy_boost": "The field notes' controller raised entropy coefficient and temperature, and halved the KL coefficient.",
+    "entropy_boost": "The schedule `field_notes` raised entropy coefficient and temperature, and halved the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
-    "step_skipped": "A loss or gradient was NaN or infinite: the optimizer step was skipped, and the learning rate is halved.",
-    FINDING: "The run's diagnosis has a new finding, which docs/troubleshooting.md explains.",
-    "trust_region": "A rollout's remaining optimizer steps were left out, because KL(old || policy) exceeded its limit.",
+    "step_skipped": "A loss or gradient was not finite: the optimizer step was skipped, and the learning rate is halved.",
+    FINDING: "The diagnosis has a new finding, which docs/troubleshooting.md explains.",
+    "trust_region": "KL(old || policy) exceeded its limit, so the rollout's remaining optimizer steps were left out.",
 }
-"""Every event: name -> meaning."""

@@ -1,1 +1,1 @@
-"""Policies: the chess network, the distribution over legal moves, and a policy's files on disk."""
+"""The chess network, the distribution over legal moves, and a policy's files."""

@@ -1,7 +1,4 @@
-"""Checkpoints on disk: a policy and its training state, from which training resumes.
-
-A checkpoint is written completely or not at all, its files are hashed, and it is safe to load (safetensors and JSON, no pickle).
-"""
+"""Checkpoints on disk: a policy and its training state. They are safe to load (safetensors and JSON, no pickle)."""
 
 import json
 import math
@@ -22,38 +19,34 @@ from grpo.policy.policy import Policy, write_tensors
 _Policy = TypeVar("_Policy", bound=Policy)
 
 STATE: Final = "state.safetensors"
-"""File of the training state: tensors, with step, control and facts as JSON in the metadata."""
+"""File of the training state: tensors, with everything else as JSON in the metadata."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """All that training needs, besides the policy, to resume as if it had never stopped.
-
-    Random generators need no stored state, because each step seeds them by its number.
-    """
+    """All that training needs, besides the policy, to resume. Random generators have no state here, because each step seeds them anew."""
 
     step: int
     """Number of rollouts done."""
     control: Mapping[str, Any]
-    """Plain JSON: state of the controllers (`grpo.train.control`), and hash of the reference, the frozen policy that the KL compares with.
-    A resumed run must have the same reference."""
+    """Plain JSON: state of the controllers (`grpo.train.control`); hash of the reference, the frozen policy that the KL compares with."""
     facts: Mapping[str, Any]
-    """Origin of the weights: settings, dataset hash."""
+    """Origin of the weights, such as settings and dataset hash."""
     tensors: Mapping[str, Tensor]
-    """Tensors by name. A name begins with one of three prefixes:
+    """Name -> tensor, with one of three prefixes:
     - `optimizer.`: Adam's moments.
-    - `task.`: number and states of the self-play round.
-    - `training.`: weights that Adam updates; only if the policy is their moving average."""
+    - `task.`: the self-play round.
+    - `training.`: the trained weights, if the policy is their moving average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors below a prefix, by their names without the prefix."""
+        """Return the tensors with this prefix, by their names without it."""
         return {name.removeprefix(prefix): tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
 def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
     """Write a checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
 
-    Raises StorageError if the disk is full; earlier checkpoints stay.
+    Raises StorageError if the disk is full.
     """
     target = root / checkpoint_name(state.step)
     with atomic_folder(target) as folder:
@@ -65,10 +58,7 @@ def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
 
 
 def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> tuple[_Policy, TrainingState]:
-    """Return a checkpoint's policy and training state.
-
-    Raises CorruptError if a file's hash is wrong, IncompatibleError if the policy is of another kind.
-    """
+    """Raises CorruptError if a file's hash is wrong, IncompatibleError if the policy is of another kind."""
     verified_manifest(folder)
     if (stored := policy_kind(folder)) != kind.kind:
         raise IncompatibleError(
@@ -81,7 +71,7 @@ def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> 
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the checkpoints' folders below `root`, oldest first."""
+    """Return the checkpoints below `root`, oldest first."""
     return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
 
 
@@ -94,10 +84,10 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return the steps of the checkpoints to delete, oldest first. `keep` checkpoints remain.
+    """Return the steps of the checkpoints to delete, oldest first; the `keep` with the lowest regrets stay.
 
-    `regrets`: step -> regret on the held-out boards. The checkpoint of the lowest regret and the newest checkpoint always stay, even if
-    `keep` is 1. The others stay by lowest regret. NaN is the worst regret; of equal regrets the newer checkpoint stays.
+    `regrets`: step -> regret on the held-out boards; NaN is the worst. Of equal regrets the newer checkpoint stays. The best and the newest
+    checkpoint always stay, even if `keep` is 1.
     """
     if not regrets:
         return []

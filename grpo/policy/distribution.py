@@ -1,7 +1,7 @@
-"""Distribution of a policy over the legal moves of a batch of boards; sampling, loss and metrics all use it.
+"""Distribution of a policy over the legal moves of a batch of boards.
 
-Legend: B boards, A legal moves (padded to the board with most), G moves per board. A column is a move's index among the A. Padding has
-probability 0 and also log-probability 0, because 0 * -inf would make sums over A NaN.
+Legend: B boards, A legal moves (padded), G moves per board. A column is a move's index among the A. Padding has probability 0 and also
+log-probability 0, because 0 * -inf would make sums over A NaN.
 """
 
 from collections.abc import Sequence
@@ -31,16 +31,14 @@ PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class PositionBatch:
-    """A batch of boards, the input of a policy."""
-
     encodings: Tensor
-    """[B, 71] uint8, each board as the 71 bytes of `grpo.board.encoding.encode`."""
+    """[B, 71] uint8, from `grpo.board.encoding.encode`."""
     action_ids: Tensor
-    """[B, A] int64, number of each legal move in the action table; ascending unless the board is mirrored; padded with 0."""
+    """[B, A] int64, each legal move's number in the action table; ascending unless the board is mirrored; padded with 0."""
     is_legal: Tensor
     """[B, A] bool, False on padding."""
     repeats: Tensor
-    """[B, A] bool, True for a move that repeats a position of the game; False without a history."""
+    """[B, A] bool, True if the move repeats a position of the game."""
     features: MoveFeatures | None = None
     """Result of `with_features`, if computed."""
 
@@ -49,7 +47,7 @@ class PositionBatch:
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Return the batch of these boards; each must have a legal move. A board's move stack is its history."""
+        """Each board must have a legal move; its move stack is its history."""
         ids = [legal_action_ids(board) for board in boards]
         repeating_ids = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
         width = max(map(len, ids))
@@ -69,7 +67,7 @@ class PositionBatch:
 
     @classmethod
     def from_arrays(cls, arrays: LabelArrays) -> Self:
-        """Return all boards of a dataset split, without histories."""
+        """The boards of a dataset have no histories."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),
@@ -78,7 +76,7 @@ class PositionBatch:
         )
 
     def select_rows(self, rows: Tensor) -> Self:
-        """Return the rows, padded only to the widest row."""
+        """Return these rows, padded only to the widest of them."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0
         return type(self)(
@@ -93,15 +91,13 @@ class PositionBatch:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def with_features(self) -> Self:
-        """Return the batch with its moves' features, about 1.5 kB per board. This saves time for boards that are used more than once."""
+        """Return the batch with its moves' features, about 1.5 kB per board, which saves time if boards are used again."""
         pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
         return joined([replace(piece, features=piece.move_features()) for piece in pieces])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveDistribution:
-    """Probabilities of the legal moves of B boards."""
-
     log_probs: Tensor
     """[B, A] float, 0 on padding."""
     is_legal: Tensor
@@ -109,7 +105,7 @@ class MoveDistribution:
 
     @classmethod
     def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
-        """Return softmax(logits / temperature) over the legal moves, in float64 for float64 logits, otherwise in float32."""
+        """Compute softmax(logits / temperature) over the legal moves, in float64 for float64 logits, otherwise in float32."""
         assert logits_BA.shape == is_legal_BA.shape
         precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
         log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
@@ -121,11 +117,11 @@ class MoveDistribution:
         return self.log_probs.exp() * self.is_legal
 
     def entropy(self) -> Tensor:
-        """Return the exact Shannon entropy -sum p ln p in nats, [B], from 0 to ln(legal moves)."""
+        """Return the exact entropy in nats, [B], from 0 to ln(legal moves)."""
         return -(self.probs * self.log_probs).sum(1)
 
     def kl_to(self, other: "MoveDistribution") -> Tensor:
-        """Return the exact KL(self || other) in nats, [B]: sum p (ln p - ln q)."""
+        """Return the exact KL(self || other) in nats, [B]."""
         return (self.probs * (self.log_probs - other.log_probs)).sum(1)
 
     def expectation(self, values_BA: Tensor) -> Tensor:
@@ -133,20 +129,17 @@ class MoveDistribution:
         return (self.probs * values_BA).sum(1)
 
     def log_prob(self, columns_BG: Tensor) -> Tensor:
-        """Return the log-probabilities of the moves in these columns, [B, G]."""
+        """Return these moves' log-probabilities, [B, G]."""
         return self.log_probs.gather(1, columns_BG)
 
     def sample(self, num_moves: int, rng: torch.Generator) -> Tensor:
-        """Return columns of independently sampled moves, [B, num_moves] int64, on the CPU."""
+        """Return columns of independently sampled moves, [B, num_moves], on the CPU."""
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Sample by inverse transform: return the columns, [B, G] int64 on the CPU, of uniform numbers in [0, 1).
-
-        A row's moves depend only on the row's numbers, so batches may be split.
-        """
+        """Sample by inverse transform from uniform numbers in [0, 1): return the columns, [B, G] int64 on the CPU."""
         cumulated = self.probs.double().cpu().cumsum(1)
-        # The column cannot be past the last move: the largest uniform number is 1 - 2**-53, so the rounded product is below the total.
+        # The largest uniform number is 1 - 2**-53, so the rounded product is below the total, and no column is past the last move.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
@@ -159,24 +152,19 @@ class MoveDistribution:
 
 
 class MovePolicy(Protocol):
-    """A policy that gives every legal move a probability."""
-
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the distributions of B boards."""
+        """Return the distribution of each board."""
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return the dataclass with all tensors, also of nested dataclasses, on a device."""
+    """Return the dataclass with all tensors on a device, also those of nested dataclasses."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Return the parts' rows in order, padded with 0 to the widest row.
-
-    Nested dataclasses are joined too; other values come from the first part.
-    """
+    """Concatenate the tensors, also of nested dataclasses, padded with 0 to the widest row. Other values come from the first part."""
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):

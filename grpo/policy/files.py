@@ -1,7 +1,7 @@
-"""A policy's files on disk, without torch: `facts.json` has the policy's settings and the names of its files.
+"""A policy's files on disk: `facts.json` has the policy's settings and the names of its other files.
 
-The action table numbers all moves of chess (`grpo.board.actions`); a network is usable only with the table of its training. The kind of a
-policy is chess network or language model. Functions that read `facts.json` raise the errors of `policy_facts`.
+The action table numbers all moves of chess (`grpo.board.actions`); a network is usable only with the table of its training. Functions that
+read `facts.json` raise the errors of `policy_facts`.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from grpo.board.actions import ACTIONS
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
-"""Weights file of a chess network. A language model's weights file has the name that transformers gives it."""
+"""Weights file of a chess network. Transformers names a language model's weights file."""
 FACTS: Final = "facts.json"
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
@@ -25,15 +25,12 @@ class IncompatibleError(PlainError, RuntimeError):
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """Write `facts.json`: the settings `[policy]`, the other files' names (the weights file first), and `more` facts of the kind."""
+    """Write `facts.json`. `policy` has the settings `[policy]`; `files` names the other files, the weights file first."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
-    """Return the content of `facts.json`.
-
-    Raises IncompatibleError for another action table or an unknown kind, CorruptError if the file is missing or unreadable.
-    """
+    """Raises IncompatibleError for another action table or an unknown kind, CorruptError if the file is missing or unreadable."""
     try:
         facts = dict(read_json(folder / FACTS))
         table, kind = str(facts["action_table"]), facts["policy"]["kind"]
@@ -51,17 +48,17 @@ def policy_facts(folder: Path) -> dict[str, Any]:
 
 
 def policy_kind(folder: Path) -> str:
-    """Return the policy's kind, a key of `KINDS`."""
+    """Return a key of `KINDS`."""
     return str(policy_facts(folder)["policy"]["kind"])
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the names of the policy's files. Other files of the folder, such as a checkpoint's, are left out."""
+    """Return the policy's files; the folder may hold others, such as a checkpoint's."""
     return [FACTS, *policy_facts(folder)["files"]]
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the names of a policy's missing files. Without `facts.json`, only this name is returned."""
+    """Return the policy's missing files; without `facts.json`, only this name."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 
@@ -75,7 +72,7 @@ def weights_file(folder: Path) -> Path:
 
 
 def copy_policy(folder: Path, target: Path) -> None:
-    """Copy the policy's files, and no others, into the new folder `target`."""
+    """Copy only the policy's files into the new folder `target`."""
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)

@@ -1,4 +1,4 @@
-"""The functions of the kind `network`, as `grpo.settings.kinds.Kind` describes them."""
+"""Functions of the kind `network`; `grpo.settings.kinds.Kind` describes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +23,12 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """Return no hashes: a network begins with random weights, which the seed determines."""
+    """Return no hashes, because a network begins with random weights."""
     return {}
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that ranks a board's legal moves by their probabilities at T = 1."""
+    """Rank moves by their probabilities at temperature 1."""
     policy = NetworkPolicy.load(folder, device)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""`Policy` is the interface of every kind of policy with weights; `NetworkPolicy` is the chess network as a policy."""
+"""`Policy` is the interface of all policies with weights; `NetworkPolicy` is a chess network."""
 
 import copy
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from grpo.policy.networks import make_network
 from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
-_HASHED_BYTES: Final = 1 << 20  # Bytes that one update of the hash takes.
+_HASHED_BYTES: Final = 1 << 20
 
 
 class Policy(Protocol):
-    """A policy of any kind. Its network is always in evaluation mode, because sampling and loss must compute equal probabilities."""
+    """The network is always in evaluation mode, because sampling and loss must compute equal probabilities."""
 
     kind: ClassVar[str]
     """Value of the setting `policy.kind`."""
@@ -37,40 +37,33 @@ class Policy(Protocol):
     def device(self) -> torch.device: ...
 
     def copied(self) -> Self:
-        """Return a policy with a copy of the network."""
+        """Return a policy with a deep copy of the network."""
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy that shares this network and computes at this precision."""
+        """Return a policy that shares this network."""
 
     def save(self, folder: Path) -> None:
-        """Write all of the policy's files into an existing folder. Raises OSError with its errno."""
+        """Write the policy's files into an existing folder. Raises OSError with its errno."""
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        """Return the policy that `save` wrote.
-
-        Raises IncompatibleError if the policy needs other code, CorruptError if a file is missing or damaged, NonFiniteError for weights
-        that are NaN or infinite.
-        """
+        """Raises IncompatibleError if other code made the policy, CorruptError for damaged files, NonFiniteError for NaN or infinity."""
 
 
 class NetworkPolicy:
     kind: ClassVar[str] = NETWORK
 
     def __init__(self, network: nn.Module, config: PolicyConfig, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
-        """Move the network to the device, in evaluation mode. The network maps a `PositionBatch` to logits, [B, A].
-
-        `precision` is the precision inside the network (autocast). Probabilities are float32 or better.
-        """
+        """Move the network to the device. `precision` is the autocast precision inside the network; probabilities are float32 or better."""
         self.network = network.to(device).eval()
         self.config = config
         self.device = device
         self._precision = precision
 
     def distribution(self, positions: PositionBatch, *, temperature: float) -> MoveDistribution:
-        """Return the distributions of B boards. Raises RuntimeError if the network is in training mode."""
+        """Raises RuntimeError if the network is in training mode."""
         if self.network.training:
-            raise RuntimeError("the policy's network is in training mode, so layers such as dropout would change its probabilities")
+            raise RuntimeError("the policy's network is in training mode, so dropout would change its probabilities: call `eval`")
         batch = on_device(positions, self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._precision == torch.bfloat16):
             logits = self.network(batch)
@@ -108,7 +101,7 @@ class NetworkPolicy:
 
 
 def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:
-    """Return a policy whose random weights depend only on the seed."""
+    """The random weights depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "network"))
         return NetworkPolicy(make_network(config), config, device)
@@ -124,18 +117,18 @@ def refuse_non_finite(network: nn.Module, name: Path | str) -> None:
 
 
 def weights_hash(policy: Policy) -> str:
-    """Return a hash of the weights, which does not depend on the device."""
+    """Return a hash that does not depend on the device."""
     tensors = sorted(policy.network.state_dict().items())
     return sha256_text("".join(f"{name}{tensor.dtype}{_numbers_hash(tensor.detach().cpu().contiguous())}" for name, tensor in tensors))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    # `save_file` is not used, because its error for a full disk has no errno.
+    # The error of `save_file` for a full disk has no errno.
     path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 def _numbers_hash(tensor: Tensor) -> str:
-    """Return the hex hash of shape and numbers, without a copy of the tensor."""
+    # Pieces are hashed, because `hex` copies the bytes.
     digest, numbers = sha256(str(tuple(tensor.shape)).encode()), tensor.numpy().reshape(-1).view(np.uint8)
     for start in range(0, len(numbers), _HASHED_BYTES):
         digest.update(numbers[start : start + _HASHED_BYTES].tobytes().hex().encode())

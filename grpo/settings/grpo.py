@@ -1,8 +1,8 @@
-"""Settings of GRPO (group relative policy optimization). Coefficients are in win probability per nat; entropy and KL are exact, in nats.
+"""Settings of GRPO (group relative policy optimization). Coefficients are in win probability per nat.
 
 - Rollout: the states of one trainer step, their sampled moves and rewards.
-- State: a board whose legal moves all have a value, the win probability by the engine's search.
-- Reference: the frozen policy that the KL compares with, which is the pretrained policy.
+- State: a board whose legal moves all have a value, the engine's win probability.
+- Reference: the frozen pretrained policy, which the KL compares with.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
 
@@ -15,12 +15,12 @@ from grpo.settings.types import Count, NotNegative, Positive, Section
 
 
 class FieldNotesRecovery(Section):
-    """Numbers of the field notes' controller. They depend on the reward, so they have no defaults."""
+    """Numbers of the field notes' controller."""
 
     entropy_floor: Positive
-    """Entropy in nats at T = 1; steps below are counted."""
+    """Steps with a lower entropy, in nats at T = 1, are counted."""
     entropy_critical: Positive
-    """Entropy in nats at T = 1; one step below saves and stops training."""
+    """One step with a lower entropy, in nats at T = 1, stops training."""
     steps_threshold: Count
     """Steps in a row below the floor before the controller acts."""
     max_entropy_coefficient: Positive
@@ -29,7 +29,7 @@ class FieldNotesRecovery(Section):
 
 class GrpoConfig(Section):
     num_steps: Count = 400
-    """Number of rollouts, each followed by its optimizer steps. A run with `--resume-from` does this many more."""
+    """Number of rollouts. A run with `--resume-from` does this many more."""
     states_per_step: Count = 512
     """Initial states per rollout."""
     num_minibatches: Count = 2
@@ -38,14 +38,14 @@ class GrpoConfig(Section):
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
     num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
-    """Own moves of a trajectory. Above 1, `group_size` trajectories from one board are compared ply by ply, as in the field notes. The
-    policy also plays the replies, which are not trained on."""
+    """Own moves of a trajectory. Above 1, the n-th own moves of `group_size` trajectories from one board are compared, as in the field
+    notes."""
     self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
-    """Fraction of a step's states from self-play; 0 turns self-play off, and the policy does not learn to finish its games."""
+    """Fraction of a step's states from self-play; at 0 the policy does not learn to finish its games."""
     self_play_states: Count = 3_000
-    """Distinct positions that one self-play round gives; the engine values each once."""
+    """Distinct positions of one self-play round."""
     self_play_steps: Count = 50
-    """Steps that use the states of one self-play round."""
+    """Steps that use one self-play round."""
 
     temperature: Positive = 1.0
     """Temperature of sampling and of the loss."""
@@ -54,11 +54,11 @@ class GrpoConfig(Section):
     learning_rate_decay: Literal["constant", "cosine"] = "cosine"
     """Learning rate schedule up to `num_steps`."""
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
-    """Decay of the weights' exponential moving average (EMA), which is evaluated, saved and played; 0 turns the EMA off."""
+    """Decay of the weights' moving average, which is evaluated, saved and played; 0 turns the average off."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Probability ratios are clipped at `1 - clip_low`."""
     clip_high: Positive = 0.28
-    """Probability ratios are clipped at `1 + clip_high`; wider than `clip_low`, so rare moves can gain probability."""
+    """Probability ratios are clipped at `1 + clip_high`."""
 
     entropy_coefficient: NotNegative = 0.015
     """Initial coefficient of the entropy bonus."""
@@ -69,21 +69,20 @@ class GrpoConfig(Section):
     field_notes: FieldNotesRecovery | None = None
     """Numbers of `entropy_schedule = "field_notes"`."""
     kl_coefficient: NotNegative = 0.03
-    """Coefficient of KL(policy || reference). At 0 the policy unlearns to win won positions, where most moves keep the value but only
-    imitated moves make progress (docs/results.md)."""
+    """Coefficient of KL(policy || reference). At 0, the policy unlearns to win won positions (docs/results.md)."""
     kl_target: Positive | None = None
     """KL in nats that the KL coefficient adapts to (Ziegler et al., arXiv 1909.08593); None keeps the coefficient."""
 
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """Response to critical entropy: `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy.
-    For a nearly deterministic policy this KL's gradient does not vanish; an entropy bonus's does."""
+    """Response to critical entropy: `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is
+    healthy."""
 
     steps_per_checkpoint: Count = 100
-    """Steps between checkpoints; each is evaluated on the held-out boards."""
+    """Steps between checkpoints."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision inside the network; logits, probabilities and loss are always float32 or better."""
+    """Precision inside the network; probabilities and loss are float32 or better."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

@@ -1,4 +1,4 @@
-"""Settings of a language model as the policy, and its defaults of other sections."""
+"""Settings of a language model as the policy."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +10,10 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.settings.types import Count, Probability, Section
 
 SMALL: Final = "small"
-"""Value of `language.model` for a new model, created locally."""
+"""Value of `language.model` for a new model."""
 
 _PATH_STARTS: Final = (".", "/", "~")
-_MAX_RATE_OF_PRETRAINED: Final = 1e-3  # A higher rate of imitation destroys a pretrained model.
+_MAX_RATE_OF_PRETRAINED: Final = 1e-3  # A higher rate destroys a pretrained model.
 
 LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "pretrain": {"batch_size": 16, "learning_rate": 4e-3, "steps_per_validation": 1_000, "num_steps": 5_000},
@@ -35,26 +35,23 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""Section -> a language model's defaults. GRPO's learning rate, clipping and KL come from the failed runs in tests/field_notes."""
+"""Section -> defaults. GRPO's learning rate, clipping and KL come from the failed runs in tests/field_notes."""
 
 
 class LanguageConfig(Section):
-    """A causal language model as the policy; needs `policy.kind = "language"`.
-
-    The model has two tasks: to name moves in a position (move task), and to write the position after a move (environment task).
-    """
+    """The model has two tasks: to name moves in a position (move task), and to write the position after a move (environment task)."""
 
     model: str = SMALL
     """`small` (created locally), a model name on the Hugging Face hub, such as `jrahn/RookWorld-LM-124M`, or a folder."""
     revision: str = ""
-    """Commit or tag on the hub; empty is the newest. The step's version and the report contain the commit."""
+    """Commit or tag on the hub; empty is the newest."""
     small_width: Annotated[int, Field(ge=16, le=2_048, multiple_of=8)] = 128
-    """Embedding dimension of `model = "small"`, a GPT-2 with random weights that plays badly and needs no hub."""
+    """Embedding dimension of `model = "small"`, a GPT-2 with random weights that plays badly."""
     small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
     """Transformer blocks of `model = "small"`."""
 
     environment_share: Probability = 0.25
-    """Fraction of examples and prompts with the environment task; the others have the move task."""
+    """Fraction of examples and prompts with the environment task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
     """Maximum number of past moves in an environment prompt."""
     max_answer_tokens: Annotated[int, Field(ge=16, le=2_048)] = 144
@@ -65,19 +62,19 @@ class LanguageConfig(Section):
     min_parse_rate: Probability = 0.8
     """GRPO begins only if this fraction of each task's answers, sampled at T = 1, can be parsed."""
     kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
-    """Steps of the KL coefficient's linear warm-up, which begins above 0."""
+    """Steps of the KL coefficient's linear warm-up."""
     reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
     """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`."""
 
     max_questions: Annotated[int, Field(ge=1, le=20)] = 3
-    """Maximum answers per move in a game; after an answer without a legal best move, the next is sampled at T = 1. After the last
-    such answer, the game is lost."""
+    """Maximum answers per move in a game. After an answer without a legal best move, the next is sampled at T = 1; after the last, the
+    game is lost."""
     num_heldout_boards: Count = 150
-    """Held-out boards, equally many per phase, on which regret is measured. An answer takes about 50 forward passes."""
+    """Held-out boards for regret, equally many per phase. An answer takes about 50 forward passes."""
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder that `language.model` names, which may be missing; None for `small` and for a name on the hub.
+    """Return the folder (perhaps missing) that `language.model` names; None for `small` and for a name on the hub.
 
     >>> model_folder("jrahn/RookWorld-LM-124M") is model_folder("small") is None
     True
@@ -87,10 +84,7 @@ def model_folder(model: str) -> Path | None:
 
 
 def refuse_for_language(language: LanguageConfig, grpo: GrpoConfig, imitation_rate: float | None) -> None:
-    """Raise ValueError for settings of `[grpo]` that only networks have, and for a rate of imitation that destroys a pretrained model.
-
-    `imitation_rate` is the learning rate of imitation; None without imitation.
-    """
+    """Raise ValueError for settings of `[grpo]` that only networks have, and for a learning rate that destroys a pretrained model."""
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play_fraction must be 0": grpo.self_play_fraction > 0,

@@ -1,7 +1,4 @@
-"""Settings by dotted name: the part that a step reads, and the part by which runs are compared.
-
-A dotted name is the path of a setting, such as `grpo.num_steps`. A step's version is a hash of all that the step's output depends on.
-"""
+"""Settings by dotted name, such as `grpo.num_steps`. A step's version is a hash of all that the step's output depends on."""
 
 import json
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -13,10 +10,8 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that no step's version contains: paths and the division of work.
-
-A version has the files' contents instead of paths. The division of work changes an output only by rounding.
-"""
+"""Settings that no step's version contains: paths (a version has the files' contents) and the division of work, which changes an output
+only by rounding."""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -25,7 +20,7 @@ MAIN: Final[Container[str]] = frozenset(
         *("grpo.entropy_coefficient", "grpo.entropy_schedule", "grpo.kl_coefficient"),
     )
 )
-"""Settings that a run's pages show even if they have the default value."""
+"""Settings that a run's pages show even at their defaults."""
 _NOT_COMPARED: Final = ("boards.num_units", "resources")
 _MAX_LENGTH: Final = 60
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())
@@ -33,7 +28,7 @@ _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether a setting is one of these or within one of these sections.
+    """Return whether a setting is one of these or in one of these sections.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
@@ -50,9 +45,9 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
-    """Return a copy of the section with only these settings; reading another setting raises UndeclaredSettingError.
+    """Return a copy of the section with only these settings and sections; reading another setting raises UndeclaredSettingError.
 
-    `names` are dotted names of settings or sections. `prefix` is the section's own dotted name and a dot; "" for all settings.
+    `prefix`: the section's own dotted name and a dot.
     """
     shown = section.model_copy()
     for field, value in section:
@@ -67,7 +62,7 @@ def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Se
 
 
 def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
-    """Return these sections and settings as nested JSON data, without those in `IN_NO_VERSION`."""
+    """Return these settings as nested JSON data, without `IN_NO_VERSION`."""
 
     def part(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept = {}
@@ -90,7 +85,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted name -> short text for the settings by which runs are compared. Settings that are off are left out.
+    """Return dotted name -> short text of the settings by which runs are compared, without those that are off.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
@@ -100,7 +95,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a setting's value as a short text. Texts are cut at 60 characters; files are shown without their folders.
+    """Return a value as a short text, cut at 60 characters; files are without their folders.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

@@ -1,10 +1,9 @@
-"""The frozen tree of all settings of a run. Unknown keys and impossible values are refused with a suggestion.
+"""All settings of a run.
 
-Each default is defined in `grpo.settings` only; the defaults are the preset `laptop`. A preset or settings file is TOML with the settings
-that differ from another preset or file. Budgets are counts, never seconds, so equal runs have equal results. Facts of the machine are no
-settings (`steps.run.machine`).
+The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file. Budgets
+are counts, never seconds, so equal runs have equal results. Facts of the machine are no settings (`steps.run.machine`).
 
-- Held-out boards: boards on which a policy is measured, and never trained.
+- Held-out boards: boards on which a policy is measured and not trained.
 - Pair: two games from one opening with exchanged colors.
 - Candidate: the checkpoint of GRPO that may become the result of the run.
 """
@@ -34,14 +33,11 @@ DEFAULT_PRESET: Final = "laptop"
 
 
 class ConfigError(PlainError, ValueError):
-    """Unusable settings; the message has each bad key, the reason, and the remedy."""
+    """Unusable settings."""
 
 
 class TimeControl(StrEnum):
-    """Lichess's speed classes by base time + 40 increments. Correspondence has no clock.
-
-    The time is below 30 s (ultrabullet), below 3 min (bullet), below 8 min (blitz), below 25 min (rapid), or longer (classical).
-    """
+    """Lichess's classes by base time + 40 increments: below 30 s, 3 min, 8 min, 25 min, or longer. Correspondence has no clock."""
 
     ULTRABULLET = "ultrabullet"
     BULLET = "bullet"
@@ -54,26 +50,24 @@ class TimeControl(StrEnum):
 class BoardsConfig(Section):
     files: Names = ()
     """Games (.pgn) or positions (.epd, .fen), plain or compressed as .zst, .gz, .bz2 or .zip; if empty, Stockfish plays the games. Files,
-    folders, globs or s3://, https:// or hf:// addresses. The dataset's version (a hash) depends on the files' names and contents, not on
-    their folders."""
+    folders, globs or s3://, https:// or hf:// addresses."""
     min_rating: Count | None = None
-    """Minimum rating of both players; games without both ratings are dropped, and counted in the report."""
+    """Minimum rating of both players; games without both ratings are dropped."""
     time_controls: Annotated[tuple[Annotated[TimeControl, Field(strict=False)], ...], Field(strict=False)] = ()
-    """Speed classes of the files' games; empty for all. Games whose TimeControl tag has no known class are kept."""
+    """Speed classes of the files' games; empty for all. Games without a known class are kept."""
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
     """Validation boards; imitation keeps the weights of the lowest loss on these boards."""
     num_heldout: Count = 450
-    """Held-out boards for measuring regret (the value that moves lose) by deeper search (`evaluation.heldout_depth`)."""
+    """Held-out boards for measuring regret (the value that moves lose)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
-    eight to this depth. The best move is as good as with all moves at this depth, in less than half the time (docs/results.md)."""
+    eight to this depth (docs/results.md)."""
     max_per_game_and_phase: Count = 4
-    """Maximum boards of a phase per game, so long games do not dominate. A lower maximum needs more games, whose other positions
-    can also be imitated (`pretrain.max_positions`)."""
+    """Maximum boards of a phase per game, so long games do not dominate."""
     exclude: Names = ()
-    """Files with positions (openings, puzzles, test suites) that the dataset leaves out, with their mirror images."""
+    """Files with positions, such as openings, that the dataset leaves out, with their mirror images."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -88,13 +82,13 @@ class BoardsConfig(Section):
 
 
 class PolicyConfig(Section):
-    """The policy. All settings except `kind` describe the network."""
+    """All settings except `kind` describe the network."""
 
     kind: Annotated[str, AfterValidator(known_kind)] = NETWORK
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
-    (see `[language]` and `docs/language.md`); it changes some defaults of `[grpo]`."""
+    (`docs/language.md`); it changes some defaults."""
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "afterstates"
-    """File in `grpo/policy/networks` with the class `Network`; your own files go there (docs/library.md)."""
+    """File in `grpo/policy/networks` with the class `Network` (docs/library.md)."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
     """Width of the embeddings; their sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024)] = 32
@@ -102,34 +96,31 @@ class PolicyConfig(Section):
 
 
 class PretrainConfig(Section):
-    """Imitation before GRPO. A network imitates the moves played, a language model answers made from move values."""
+    """Imitation before GRPO: of the moves played, or of answers made from move values for a language model."""
 
     max_positions: Count = 150_000
-    """Maximum positions that a network imitates: training boards, and other positions of their games, which cost no search."""
+    """Maximum positions that a network imitates: training boards, and other positions of their games."""
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3
-    """Highest learning rate of AdamW; it falls to 0. For a language model it first warms up; use 1e-5 to 5e-5 for a pretrained model."""
+    """Highest learning rate of AdamW; it falls to 0. Use 1e-5 to 5e-5 for a pretrained language model."""
     steps_per_validation: Count = 200
     """Steps between validation measurements."""
     num_steps: Annotated[int, Field(ge=0)] = 1_000
-    """Number of steps; the weights of the lowest validation loss are kept. 0 uses a language model as it is."""
+    """Number of steps; 0 uses a language model as it is."""
 
 
 class EvaluationConfig(Section):
-    """Measurement of playing strength, before and after GRPO.
-
-    The ladder's rungs are Stockfish opponents of rising strength, whose games against each other give their ratings.
-    """
+    """The ladder's rungs are Stockfish opponents of rising strength, whose games against each other give their ratings."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
-    """Search depth of held-out boards. Much deeper than `boards.depth`, so regret does not repeat the reward and its noise."""
+    """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
     num_baseline_pairs: Count = 40
     """Openings of the baseline match, with both colors, against a random mover and against Stockfish with one node per move."""
     opening_book: str = ""
     """File, folder, glob or `s3://` address of openings (EPD, FEN); if empty, openings are generated."""
     max_plies: Count = 240
-    """A game of this many plies is a draw; reports count such draws separately."""
+    """A game of this many plies is a draw."""
 
     ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
     """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these fractions of random moves, which fall from 1."""
@@ -141,59 +132,55 @@ class EvaluationConfig(Section):
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference; both parts give the difference to +-18 Elo. The baseline plays half a part."""
+    first shows no difference. The baseline plays half a part."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         if self.ladder_fractions[0] != 1 or any(lower <= upper for lower, upper in itertools.pairwise(self.ladder_fractions)):
-            raise ValueError(
-                "ladder_fractions must start at 1.0 (the random mover, rating 0) and fall, because each rung is stronger than the last"
-            )
+            raise ValueError("ladder_fractions must start at 1.0 (the random mover) and fall from rung to rung")
         if any(lower >= upper for lower, upper in itertools.pairwise(self.ladder_nodes)):
             raise ValueError("ladder_nodes must rise from rung to rung")
         return self
 
 
 class SelectionConfig(Section):
-    """Choice of a checkpoint by sequential halving (each round drops the weaker half), and its match against the pretrained policy."""
+    """Sequential halving drops the weaker half of the candidates in each round."""
 
     num_candidates: Count = 4
     """Number of checkpoints, those of lowest held-out regret, that play screening games."""
     num_screening_pairs: Count = 40
-    """Openings, with both colors, that each candidate plays in a round of sequential halving."""
+    """Openings, with both colors, of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """New openings of the confirmation match, whose result is reported."""
+    """New openings of the confirmation match against the pretrained policy."""
     num_sampled_pairs: Count = 100
-    """Openings of games with moves sampled at T = 1; these games only inform."""
+    """Openings of games with moves sampled at T = 1, which only inform."""
 
 
 class TaskResources(Section):
-    """Request of one type of task on AWS Batch; local runs ignore it."""
+    """Request of one task on AWS Batch; local runs ignore it."""
 
     num_cpus: Count = 2
     """CPU cores, torch threads and Stockfish processes."""
     memory_mib: Annotated[int, Field(ge=512)] = 7_000
     """Memory limit of a task. AWS Batch offers about 7.5 % less than a machine's nominal memory."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
-    """GPUs. Above 0, the task goes to the GPU queue, and fails without a GPU."""
+    """Number of GPUs; above 0, the task fails without a GPU."""
 
 
 class ResourcesConfig(Section):
-    """Division of work, and requests of tasks on AWS Batch. Apart from rounding, only the device that trains changes results."""
+    """Apart from rounding, only the device that trains changes results."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
-    """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`; affects results only by rounding."""
+    """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""
     training: TaskResources = TaskResources(num_cpus=4, memory_mib=14_000, num_gpus=1)
     """`num_cpus`, `memory_mib` and `num_gpus` of `pretrain` and `finetune`."""
     games: TaskResources = TaskResources(num_cpus=4)
-    """Resources of steps that play games to measure strength."""
+    """Resources of steps that play games."""
     others: TaskResources = TaskResources()
     """Resources of all other steps, and of each task of `build_boards`."""
 
 
 class Settings(Section):
-    """All settings of a run. With the code, the locked packages and the machine they determine its result."""
-
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Root seed of all random streams."""
     boards: BoardsConfig = BoardsConfig()
@@ -210,7 +197,7 @@ class Settings(Section):
     def _with_defaults(cls, given: Any) -> Any:
         """Override the defaults of the policy's kind, and of each type of task, with the given keys.
 
-        Without this, a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig`.
+        Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig`.
         """
         if not isinstance(given, dict) or not isinstance(policy := given.get("policy", {}), dict):
             return given  # Pydantic refuses these settings.
@@ -239,10 +226,7 @@ class Settings(Section):
                 " with the same search, regret would only repeat the reward"
             )
         if self.grpo.states_per_step > self.boards.num_train:
-            raise ValueError(
-                f"grpo.states_per_step ({self.grpo.states_per_step}) cannot exceed boards.num_train ({self.boards.num_train}):"
-                " lower the first or raise the second"
-            )
+            raise ValueError(f"grpo.states_per_step ({self.grpo.states_per_step}) cannot exceed boards.num_train ({self.boards.num_train})")
         return self
 
 
@@ -251,10 +235,9 @@ def preset_names() -> list[str]:
 
 
 def read_settings(text: str) -> Settings:
-    """Return the settings of a TOML or JSON text, or of a preset's name.
+    """Return the settings of a TOML or JSON text, or of a preset's name. Raises ConfigError with one line per bad key.
 
-    The top-level key `preset` names what the other keys override: a shipped preset (default `laptop`) or another settings file.
-    Raises ConfigError with one line per bad key.
+    The key `preset` names what the other keys override: a shipped preset (default `laptop`) or another settings file.
     """
     preset, given = split_settings(text)
     defaults = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
@@ -262,7 +245,7 @@ def read_settings(text: str) -> Settings:
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name of the shipped preset that a text of settings is based on, and a nested dict of the keys that override the preset.
+    """Return the shipped preset that a text is based on, and the keys that override it, nested.
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """
@@ -270,13 +253,13 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return the settings of `base`, which the keys in `given` override. Raises ConfigError with one line per bad key."""
+    """Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
-        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept.
-        # A contradiction between sections has the empty location (), above all other locations. It is kept too.
+        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept. A
+        # contradiction between sections, at the empty location (), is always kept.
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
@@ -284,10 +267,7 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
 
 
 def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
-    """Follow the key `preset` from file to file. Return the shipped preset at the end, and all keys that override it.
-
-    `seen`: files that led here.
-    """
+    """Follow the key `preset` from file to file. `seen`: files that led here."""
     preset, given = str(keys.get("preset", DEFAULT_PRESET)), {key: value for key, value in keys.items() if key != "preset"}
     if preset in seen:
         raise ConfigError(f"settings: preset = {preset!r} is based on itself, through {' and '.join(seen)}")
@@ -299,7 +279,7 @@ def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[st
         )
     try:
         text = Path(preset).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: the file is no text, or its name is impossible.
+    except (OSError, ValueError) as error:  # ValueError: no text, or an impossible name.
         raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or a TOML file") from None
     shipped, base = _resolved(_parse(text, where=f"{preset} is "), (*seen, preset))
     return shipped, _merged(base, given)
@@ -317,7 +297,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the error's message and the line of the text that it names. For a text value without quotes, also show the correct line."""
+    """Return the error's message with its line, or with the correct line for a value without quotes."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:

@@ -1,4 +1,4 @@
-"""Building blocks of the settings: frozen strict sections and numbers with ranges."""
+"""Sections of settings, and numbers with ranges."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 from urllib.parse import urlsplit
@@ -15,30 +15,30 @@ S3_SCHEME: Final = "s3://"
 
 
 class UndeclaredSettingError(RuntimeError):
-    """A step reads a setting that `Step.reads` does not name, so the step's version (a hash of all inputs) would lack the setting."""
+    """A step reads a setting that `Step.reads` does not name, so the step's version would lack the setting."""
 
 
 class Section(BaseModel):
-    """A part of the settings; refuses unknown keys, wrong types, NaN and infinity."""
+    """Refuses unknown keys, wrong types, NaN and infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Refuse a setting that `grpo.settings.names.declared` has removed."""
+            # `grpo.settings.names.declared` removes settings.
             if name in type(self).model_fields:
                 raise UndeclaredSettingError(f"the step reads {name} of {type(self).__name__}, which Step.reads does not declare")
             return super().__getattr__(name)
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section class that an annotation names, also in `Section | None`; None for the annotation of a plain value."""
+    """Return the section class that an annotation names, also in `Section | None`."""
     return next((one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)), None)
 
 
 def refuse_secret(address: str) -> None:
-    """Raise ValueError if an address may contain a secret; the message hides it."""
+    """Raise ValueError if an address may contain a secret."""
     parts = urlsplit(address)
     if "@" in parts.netloc or (parts.scheme in ("http", "https") and parts.query):
         raise ValueError(

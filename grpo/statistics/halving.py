@@ -1,8 +1,8 @@
 """Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
-In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings. The lower
-half is dropped, so most games go to candidates that are hard to tell apart. These games overestimate the winner, because they chose it. So
-only later games are reported. A pair score is the mean score of an opening's two games, in [0, 1].
+In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings, and the
+lower half is dropped. These games overestimate the winner, because they chose it. A pair score is the mean score of an opening's two games,
+in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from grpo.statistics.intervals import Estimate, paired_interval
 class HalvingEntry:
     round: int  # From 0.
     candidate: int  # Step of the checkpoint.
-    pair_scores: tuple[float, ...]  # This round's scores against the initial policy.
-    so_far: Estimate  # Score over all rounds up to this one.
+    pair_scores: tuple[float, ...]  # Against the initial policy, in this round.
+    so_far: Estimate  # Over all rounds up to this one.
     kept: bool
 
 
@@ -28,20 +28,20 @@ class HalvingTrace:
 
 
 class Screened(Document):
-    """Report of the pipeline step `screen`, which chooses the candidate."""
+    """Report of the pipeline step `screen`."""
 
-    candidate_step: int | None  # None if no checkpoint could play; `reason` says why.
+    candidate_step: int | None  # None if no checkpoint could play.
     reason: str
     heldout_regret_best: dict[int, Estimate]
-    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards, which training does not use."""
+    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards."""
     screening: tuple[HalvingEntry, ...] = ()
     openings: dict[str, list[str]]  # Name of a later set of games -> FENs of its openings.
     previous_weights: str | None = None
-    """Weights' hash of the champion of earlier runs, from the registry, if it will be played; the report's folder then has its policy."""
+    """Weights' hash of the registry's champion if it will be played; the report's folder then has its policy."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
-    """Return the number of candidates in each round. Half of them, rounded up, stay for the next round.
+    """Return the number of candidates in each round.
 
     >>> halving_rounds(5)
     (5, 3, 2)
@@ -50,11 +50,9 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
 
 
 def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
-    """Halve the candidates until one is left.
+    """Halve the candidates until one is left. Of candidates with equal scores, the first stays.
 
-    Args:
-        candidates: Steps of checkpoints, at least one. Of candidates with equal scores, the first in this order stays.
-        play: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
+    `play`: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
     """
     remaining = list(candidates)
     scores = {candidate: list[float]() for candidate in remaining}
@@ -64,7 +62,7 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Seq
         assert len({len(pairs) for pairs in new_pairs.values()}) == 1, "candidates of one round played different numbers of pairs"
         for candidate, pairs in new_pairs.items():
             scores[candidate] += pairs
-        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # `sorted` is stable: ties keep their order.
+        ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # Stable, so ties keep their order.
         kept = ranked[: _num_kept(len(remaining))]
         for candidate, pairs in new_pairs.items():
             so_far, is_kept = paired_interval(scores[candidate]), candidate in kept

@@ -1,4 +1,4 @@
-"""Confidence intervals of match scores and of numbers pooled over runs; Elo; Holm's correction for multiple testing.
+"""Confidence intervals, Elo, and Holm's correction for multiple testing.
 
 Each opening is played twice, with both colors. A pair score is the mean score of an opening's two games, in [0, 1].
 """
@@ -10,13 +10,13 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # Error probability of a one-sided test: a claim counts as proven if its p-value is at most this.
+LEVEL: Final = 0.025  # A claim counts as proven if its one-sided p-value is at most this.
 Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
-"""Standard errors on each side of two repeated intervals: one after half of the sample, one at its end.
+"""Standard errors on each side of two intervals: one after half of the sample, one at its end.
 
-With probability 95 %, both intervals contain the truth, so games may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977:
-Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3).
+With probability 95 %, both contain the truth, so games may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison and
+Turnbull, Group Sequential Methods, 2000, table 2.3).
 """
 _NORMAL: Final = NormalDist()
 
@@ -35,10 +35,10 @@ class Estimate:
     value: float
     low: float
     high: float
-    num_pairs: int = 0  # Number of pair scores of a match score; 0 for other numbers.
+    num_pairs: int = 0  # 0 if the value is no match score.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the value and its interval. Positive Elo has a plus sign; with `is_change`, other units too.
+        """Return the value and its interval. Positive Elo, and with `is_change` any positive number, has a plus sign.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
@@ -49,7 +49,7 @@ class Estimate:
 
     @property
     def score_text(self) -> str:
-        """Text of a match score, also in Elo.
+        """Score and Elo.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295, num_pairs=150).score_text
         '0.603 [0.574, 0.629] = +72 Elo [+52, +92], 150 pairs'
@@ -72,9 +72,8 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    A pair is one observation, because its two games share the opening's bias. The interval is computed after adding one lost and one won
-    pair (after Agresti and Coull, The American Statistician 52, 1998). Therefore a few pairs, or equal pairs, never look certain: 16 lost
-    pairs give [0, 0.16]. The mean is without the added pairs.
+    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998). Therefore
+    a few pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -95,7 +94,7 @@ def p_value(pair_scores: Sequence[float]) -> float:
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error after adding one lost and one won pair."""
+    """Return mean and standard error with one lost and one won pair added."""
     if not pair_scores:
         raise ValueError("no pairs, no score: play at least one opening")
     padded = [*pair_scores, 0.0, 1.0]
@@ -105,11 +104,10 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple testing, in the order of `p_values`. A claim is proven at level a if its value is at most a.
+    """Return p-values adjusted for multiple testing, in the order of `p_values`.
 
     Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m p-values by m, the next by m - 1, and so on. A
-    result below the previous result is raised to the previous one. The probability that any false claim counts as proven is at most a,
-    even if claims depend on one another.
+    result below the previous result is raised to it.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -128,7 +126,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 
 def elo(score: float) -> float:
-    """Return the Elo difference of an expected score s, 400 log10(s / (1 - s)), clipped to +-1,200.
+    """Return the Elo difference of an expected score, clipped to +-1,200.
 
     >>> round(elo(0.64))
     100
@@ -142,16 +140,16 @@ def elo_estimate(score: Estimate) -> Estimate:
 
 
 def expected_score(elo_difference: float) -> float:
-    """Return 1 / (1 + 10^(-d / 400)) of an Elo difference d, the inverse of `elo`."""
-    odds = 10 ** (-abs(elo_difference) / 400)  # The weaker player's odds are at most 1, so they cannot overflow.
+    """Return the expected score of an Elo difference, the inverse of `elo`."""
+    odds = 10 ** (-abs(elo_difference) / 400)  # At most 1, so it cannot overflow.
     return 1 / (1 + odds) if elo_difference >= 0 else odds / (1 + odds)
 
 
 def difference(first: Estimate, second: Estimate) -> Estimate:
     """Return `first` minus `second`, two independent estimates, with its 95 % interval.
 
-    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) combines asymmetric intervals. If the estimates are
-    positively correlated, as with games from the same openings, the interval is too wide.
+    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) combines asymmetric intervals. The interval is too wide for
+    positively correlated estimates.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
@@ -163,9 +161,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def between_runs(values: Sequence[float]) -> Estimate | None:
-    """Return the mean over runs with Student's 95 % interval, or None for fewer than two runs.
-
-    `values` has one number per run. The interval includes the effect of the runs' seeds.
+    """Return the mean of one number per run, with Student's 95 % interval, or None for fewer than two runs.
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)
@@ -180,9 +176,9 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER, as in `difference`).
+    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER).
 
-    The interval includes chance in the games of these runs, but not the effect of other seeds.
+    The interval leaves out the effect of other seeds.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

@@ -1,11 +1,8 @@
 """Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
-The candidate is the checkpoint that the run would promote. The initial policy is the policy before GRPO. Held-out boards are not used in
-training. Regret is a board's best move value minus the value of a policy's most likely move, in win probability.
-
-A board's change is the candidate's regret minus the initial policy's, so the board's difficulty cancels. A phase blocks if a test shows
-that its mean change exceeds the tolerance (one-sided 2.5 %, Holm-adjusted over the phases). If no phase exceeds the tolerance, noise blocks
-at most one candidate in forty. A change three standard errors above the tolerance is blocked in most cases.
+Regret is a board's best move value minus the value of a policy's most likely move, in win probability. A board's change is the candidate's
+regret minus the initial policy's (before GRPO), so the board's difficulty cancels. A phase blocks if a test shows that its mean change
+exceeds the tolerance (one-sided 2.5 %, Holm-adjusted over the phases).
 """
 
 import math
@@ -16,15 +13,13 @@ from typing import Final
 
 from grpo.statistics.intervals import LEVEL, Estimate, holm, normal_interval
 
-FEWEST_BOARDS: Final = 30  # A phase with fewer boards has no reliable interval and cannot block.
+FEWEST_BOARDS: Final = 30  # A phase with fewer boards cannot block.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
-    """Change of held-out regret in one phase; above 0, the candidate is worse than the initial policy."""
-
     phase: str
-    change: Estimate  # Mean over the boards, in win probability.
+    change: Estimate  # Mean over the boards, in win probability; above 0, the candidate is worse.
     num_boards: int
     adjusted_p: float
     """One-sided p-value of "the change is at most the tolerance", Holm-adjusted over the phases; 1 with too few boards."""
@@ -32,12 +27,7 @@ class PhaseChange:
 
 
 def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: float) -> tuple[PhaseChange, ...]:
-    """Return each phase's change, and whether the phase blocks promotion.
-
-    Args:
-        differences: Phase -> changes of its boards, at least two.
-        tolerance: Largest mean change that is allowed, in win probability.
-    """
+    """`differences`: phase -> changes of its boards, at least two. `tolerance`: largest mean change that is allowed."""
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
     adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])
     changes = []
@@ -48,6 +38,6 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
 
 
 def _p_value(mean: float, error: float, tolerance: float) -> float:
-    if error == 0:  # All boards changed by the same amount: no noise.
+    if error == 0:  # All boards changed equally.
         return float(mean <= tolerance)
     return NormalDist().cdf((tolerance - mean) / error)

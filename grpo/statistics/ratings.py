@@ -1,4 +1,4 @@
-"""Elo ratings from pair scores, by the Bradley-Terry model: expected score = 1 / (1 + 10^(-rating difference / 400)).
+"""Elo ratings from pair scores: expected score = 1 / (1 + 10^(-rating difference / 400)).
 
 A pair score is the mean score of an opening's two games, in [0, 1]. A pairing is all games of two players.
 """
@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-ELO_PER_NAT: Final = 400 / math.log(10)  # Elo points of one nat of log-odds: 173.7.
+ELO_PER_NAT: Final = 400 / math.log(10)  # 173.7 Elo for one nat of log-odds.
 _MAX_STEPS: Final = 200
-_LONGEST_STEP: Final = 2.0  # Nats; longer Newton steps overshoot far from the maximum.
+_LONGEST_STEP: Final = 2.0  # Nats. Longer Newton steps overshoot.
 _TOLERANCE: Final = 1e-10
 
 # P free (fitted) ratings, K pairings.
@@ -23,26 +23,22 @@ Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: 1 f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rating:
-    """A player's rating, or the difference of two, against opponents with known ratings."""
+    """A player's rating, or the difference of two."""
 
     elo: float
-    standard_error: float  # Error from the games alone; the opponents' ratings count as exact.
+    standard_error: float  # The opponents' ratings count as exact.
     weights: tuple[float, ...]
-    """Change of `elo` if an opponent's rating grows by one Elo, for each opponent. The sum is 1, or 0 for a difference."""
+    """Change of `elo` if an opponent's rating grows by one Elo, for each opponent."""
 
 
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
     """Return maximum-likelihood ratings in Elo, [players], and the covariance of their errors in Elo squared, [players, players].
 
-    The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. The likelihood without a penalty has no maximum if a
-    player won every game, and overestimates differences if games are few. Firth's penalty (Biometrika 80, 1993) avoids both. It adds one
-    drawn game per fitted rating, spread over the pairings by leverage.
+    The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. Without a penalty, the likelihood has no maximum if a
+    player won every game. Firth's penalty (Biometrika 80, 1993) adds one drawn game per fitted rating, spread over the pairings by
+    leverage. The covariance is a sandwich estimate, with one lost and one won pair added to each pairing.
 
-    The covariance is a sandwich estimate. It uses the variance of each pairing's pair scores, after adding one lost and one won pair.
-
-    Args:
-        num_players: Players are numbered from 0. Player 0 has rating 0.
-        pair_scores: (first, second) -> pair scores of the first player. The pairings must connect all players.
+    `pair_scores`: (first, second) -> pair scores of the first player. The pairings must connect all players. Player 0 has rating 0.
     """
     design = np.zeros((len(pair_scores), num_players))
     for row, (first, second) in enumerate(pair_scores):
@@ -52,18 +48,17 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's rating by the model of `fit_ratings`. `opponents` are known ratings in Elo; `pair_scores` are the player's."""
+    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     weights = tuple(float(share) for share in information / information.sum())
     return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)
 
 
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
-    """Return the first player's rating minus the second's, both by `rate_against`, with an error paired by opening.
+    """Return the first player's rating minus the second's, with an error paired by opening (delta method).
 
-    Both players must have played the same openings in the same order. Games from one opening share its bias, so the error comes from the
-    players' differences on each opening (delta method). Two openings are added per opponent: each player wins one that the other loses. So
-    equal games give a difference of 0 with a standard error above 0.
+    Both players must have played the same openings in the same order. Two openings are added per opponent: each player wins one that the
+    other loses. So equal games have a standard error above 0.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
@@ -77,7 +72,7 @@ def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float
 def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]]) -> tuple[Vector, Matrix, Vector]:
     """Return the free ratings in nats [P], their covariance [P, P], and each pairing's Fisher information [K].
 
-    `offset` [K] is the part of each pairing's rating difference that is known, in nats.
+    `offset` [K] is the known part of each pairing's rating difference, in nats.
     """
     num_games = np.array([2 * len(scores) for scores in pair_scores])
     points = np.array([2 * sum(scores) for scores in pair_scores])
@@ -99,7 +94,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return scores / (m (1 - m)), [pairs], with the mean score m: log-odds in nats, linearized at m, up to a constant."""
+    """Return log-odds in nats, linearized at the mean score m, up to a constant: scores / (m (1 - m))."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

@@ -1,15 +1,14 @@
 """The verdict: is the candidate, a chosen checkpoint of the run, better than the initial policy?
 
-The initial policy is the policy before GRPO, after pretraining; messages call it the pretrained policy or the candidate's own start. The
-best of several checkpoints looks better than it is, because noise helped to choose it. So each stage uses new data:
+The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. The best of several
+checkpoints looks better than it is, because noise helped to choose it. So each stage uses new data:
 
 - held-out regret (mean value that most likely moves lose on boards outside training) ranks all checkpoints
 - games of sequential halving choose the candidate among those with the lowest regret
-- confirmation games, played afterwards from new openings, decide
+- confirmation games from new openings decide
 
-A policy can beat its own start without gaining against other opponents. So candidate and initial policy also play engine opponents with
-known ratings (the ladder; an opponent is a rung). The registry keeps the champion of earlier runs. A pair score is the mean score of an
-opening's two games, in [0, 1].
+Candidate and initial policy also play engine opponents with known ratings (rungs of the ladder). The registry keeps the champion of earlier
+runs. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,29 +36,22 @@ class LadderFinding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderGain:
-    """The candidate's ladder rating minus the initial policy's, in Elo, with 95 % intervals paired by opening.
+    """The candidate's ladder rating minus the initial policy's, in Elo. Games stop halfway if the interval then excludes 0."""
 
-    Games stop after half of the planned openings if the interval then excludes 0. `REPEATED_Z` keeps both intervals valid.
-    """
-
-    played: Estimate  # By the games' real results; decides `finding`.
-    adjudicated: Estimate  # By an engine's verdict on draws by repetition, fifty moves or ply cap.
-    num_pairs: int  # Openings that both policies played against each of the two nearest rungs.
-    num_planned: int  # Largest possible `num_pairs`.
+    played: Estimate  # By the games' real results.
+    adjudicated: Estimate  # An engine scores draws by repetition, fifty moves or ply cap.
+    num_pairs: int  # Openings against each of the two nearest rungs.
+    num_planned: int  # Maximum of `num_pairs`.
 
     @property
     def detectable(self) -> float:
-        """Smallest true difference in Elo, up or down, that all planned games would show with probability 80 %.
-
-        The half-width is `REPEATED_Z` times the standard error. Both shrink with the root of the pairs, so the half-width is proportional
-        to 1 / pairs.
-        """
+        """Smallest true difference in Elo that all planned games would show with probability 80 %."""
+        # The half-width is proportional to 1 / pairs, because `REPEATED_Z` and the standard error shrink with the root of the pairs.
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
 
     @property
     def finding(self) -> LadderFinding:
-        """HIGHER or WORSE if the interval of `played` excludes 0."""
         if self.played.low > 0:
             return LadderFinding.HIGHER
         return LadderFinding.WORSE if self.played.high < 0 else LadderFinding.NOT_SHOWN
@@ -72,8 +64,8 @@ class LadderGain:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
     name: str
-    interval: Estimate  # Mean pair score of the claim's games.
-    p_value: float  # Probability of a score at least this high between equal policies.
+    interval: Estimate  # Mean pair score.
+    p_value: float  # Probability of this or a higher score between equal policies.
     adjusted_p: float  # Holm-adjusted over `Decision.claims` or over `Decision.beside`.
     is_shown: bool  # Whether `adjusted_p` is at most 2.5 %.
 
@@ -81,12 +73,12 @@ class Claim:
 class Decision(Document):
     candidate_step: int | None
     verdict: Verdict
-    promoted: bool  # Whether the candidate is this run's champion, instead of the initial policy.
+    promoted: bool  # Whether the candidate is this run's champion.
     replaces_previous: bool
-    """Whether the candidate is promoted and, if it played the registry's champion, shown to be better than that champion."""
+    """Whether the candidate is promoted, and shown to be better than the registry's champion if one was played."""
     sentence: str
-    claims: tuple[Claim, ...] = ()  # Against the initial policy, and against the registry's champion if one was played.
-    beside: tuple[Claim, ...] = ()  # Other ways of scoring or playing; reported only.
+    claims: tuple[Claim, ...] = ()  # Against the initial policy, then the registry's champion.
+    beside: tuple[Claim, ...] = ()  # Only reported.
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
 
@@ -98,7 +90,7 @@ AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained pol
 
 
 def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
-    """Return the steps, lowest held-out regret first. Of equal regrets, the later step comes first."""
+    """Return the steps, lowest held-out regret first. Of equal regrets, the later step is first."""
     return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
 
 
@@ -116,24 +108,19 @@ def decide(
     ladder_gain: LadderGain,
     phases: Sequence[PhaseChange],
 ) -> Decision:
-    """Return the verdict on a candidate. Only `Verdict.BETTER` makes the candidate the run's champion.
+    """Return the verdict on a candidate. A loss on the ladder, or a phase that blocks, prevents promotion.
 
-    Args:
-        candidate: Step of the checkpoint.
-        against_initial: Pair scores against the initial policy.
-        against_previous: Pair scores against the registry's champion, which decide whether that champion is replaced. None if there is no
-            such champion, or if it is the initial policy. Holm's method adjusts this claim and the claim against the initial policy.
-        beside: Name -> at least one pair score. These claims are only reported: their games count as adjudicated, or their moves are
-            sampled at temperature 1, which measures sharpness as much as strength.
-        ladder_gain: A shown loss on the ladder prevents promotion.
-        phases: A phase that blocks prevents promotion.
+    - `candidate`: step of the checkpoint.
+    - `against_initial`: pair scores against the initial policy.
+    - `against_previous`: pair scores against the registry's champion; None if there is none, or if it is the initial policy.
+    - `beside`: name -> at least one pair score of games that are only reported, with sampled moves or adjudicated.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
         deciding[BETTER_THAN_PREVIOUS] = against_previous
     claims = _claims(deciding)
     worse = [change for change in phases if change.blocks]
-    if claims[0].interval.high < _EVEN:  # The first claim is against the initial policy.
+    if claims[0].interval.high < _EVEN:  # Claim 0 is against the initial policy.
         verdict = Verdict.WORSE
     elif not claims[0].is_shown:
         verdict = Verdict.NO_IMPROVEMENT
@@ -180,5 +167,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step whose score has the highest lower bound. The highest score itself would be mostly luck."""
+    """Return the step with the highest lower bound, because the highest score is mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

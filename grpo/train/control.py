@@ -1,10 +1,9 @@
 """Control of training: sets temperature, loss coefficients and learning rate of each rollout, and stops a run whose entropy is critical.
 
-The trainer asks `Control` for the knobs of a rollout, and afterwards reports the rollout's mean entropy and KL to it. Three controllers
-decide: for entropy, for KL, and for critical entropy. Each keeps its memory in `state`, which is plain JSON for checkpoints.
+Three controllers decide: for entropy, for KL, and for critical entropy.
 
-- Entropy: exact entropy of the policy's moves at temperature T = 1, in nats.
-- Reference: the frozen policy that the KL compares with, usually the pretrained policy.
+- Entropy: entropy of the policy's moves at temperature T = 1, in nats.
+- Reference: the frozen policy that the KL compares with.
 - Recovery: steps whose loss also has KL(reference || policy), until entropy is healthy again.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
@@ -20,20 +19,20 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of last steps whose mean entropy is checked: a mean below `grpo.critical_entropy` is critical."""
+"""Number of last steps whose mean entropy is critical below `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
-"""After this many recoveries, critical entropy stops the run, because a recovery does not remove the cause."""
-_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery has failed, and stops the run.
+"""After this many recoveries, critical entropy stops the run."""
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery stops the run.
 MAX_SKIPPED: Final = 3
-"""Training ends with an error after this many optimizer steps in a row whose loss or gradient is not finite."""
+"""Training fails after this many non-finite rollouts or optimizer steps in a row."""
 SKIPPED_CUT: Final = 0.5
-"""Each non-finite optimizer step multiplies all later learning rates by this factor."""
-_FINAL_FRACTION: Final = 0.05  # Cosine decay ends at this fraction of the learning rate.
+"""Each non-finite step multiplies the later learning rates by this factor."""
+_FINAL_FRACTION: Final = 0.05  # Fraction of the learning rate at which cosine decay ends.
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
 _MAX_KL_ERROR: Final = 0.2  # A larger relative error counts as this error (Ziegler et al., arXiv 1909.08593, section 2.2).
 _KL_HORIZON: Final = 20.0  # Divides the relative error, so the coefficient changes by at most 0.2 / 20 = 1 % per step.
-# Changes of one boost by the field notes' controller, and the largest temperature that a boost sets.
+# Changes by one boost of the field notes' controller.
 _NOTES_ENTROPY_FACTOR: Final = 1.5
 _NOTES_KL_FACTOR: Final = 0.5
 _NOTES_TEMPERATURE_BOOST: Final = 0.2
@@ -41,13 +40,13 @@ _NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy in nats at T = 1 at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because a coefficient of 0 could not rise again.
+"""Mean entropy in nats at which a recovery ends."""
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # A coefficient of 0 could not rise again.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout and its optimizer steps. Coefficients are in win probability per nat."""
+    """Control values of one rollout. Coefficients are in win probability per nat."""
 
     temperature: float
     entropy_coefficient: float
@@ -59,16 +58,16 @@ class Knobs:
 
 
 Decision = tuple[str, tuple[Event, ...]]
-"""Reason to stop, with numbers, or "" to go on; and the events to log."""
+"""Reason to stop, or "" to go on; and the events to log."""
 _GO_ON: Final[Decision] = ("", ())
 
 
 class Controller:
-    """Sets some knobs from the rollouts that it observes. The base class sets no knob and never stops the run."""
+    """The base class sets no knob and never stops the run."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
-        """All memory, as plain JSON."""
+        """All memory, as plain JSON for checkpoints."""
 
     @property
     def is_saturated(self) -> bool:
@@ -76,11 +75,11 @@ class Controller:
         return False
 
     def knobs(self) -> dict[str, float]:
-        """Return this controller's knobs, by their names in `Knobs`."""
+        """Return field of `Knobs` -> value."""
         return {}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """Update `state` with a finished rollout; `Control.observe` describes the arguments."""
+        """`Control.observe` describes the arguments."""
         return _GO_ON
 
 
@@ -88,7 +87,7 @@ class EntropyTargetController(Controller):
     """Steers entropy to the target `fraction` * mean ln(legal moves).
 
     Each step adds 0.1 * (target - entropy) to ln(entropy coefficient), unless the difference is at most 0.1 nats. The coefficient stays
-    within `ENTROPY_BOUNDS`. Errors are summed nowhere else, so the coefficient leaves a bound at the first error of the opposite sign.
+    within `ENTROPY_BOUNDS`.
     """
 
     def __init__(self, fraction: float, coefficient: float) -> None:
@@ -103,7 +102,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # Limited at 0, which is above any bound, so exp cannot overflow.
+            # At most 0, which is above any bound, so exp cannot overflow.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
@@ -116,8 +115,8 @@ class EntropyTargetController(Controller):
 class FieldNotesController(Controller):
     """Raises entropy coefficient and temperature and halves the KL coefficient, like the runs of the field notes.
 
-    - The controller acts after `steps_threshold` steps in a row with entropy below `entropy_floor`. Then it counts from 0 again.
-    - Later steps keep the changed values. A value that the settings put above its bound is not lowered.
+    - A boost follows `steps_threshold` steps in a row with entropy below `entropy_floor`; then the count begins anew.
+    - A value that the settings put above its bound is not lowered.
     - One step with entropy below `entropy_critical` stops training.
     """
 
@@ -154,7 +153,7 @@ class FieldNotesController(Controller):
 
     @property
     def is_saturated(self) -> bool:
-        # The KL coefficient has no lower bound, so it does not count.
+        # The KL coefficient has no bound.
         boosted = self._boosted()
         return all(boosted[name] == self.state["knobs"][name] for name in ("entropy_coefficient", "temperature"))
 
@@ -181,10 +180,7 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Responds to critical mean entropy, as `grpo.recovery` says.
-
-    The controller stops training, or adds KL(reference || policy) to the loss until entropy is healthy again.
-    """
+    """Stops training if mean entropy is critical, or begins a recovery, as `grpo.recovery` says."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
@@ -192,7 +188,7 @@ class CriticalEntropyController(Controller):
 
     @property
     def mean_entropy(self) -> float:
-        """Mean entropy of the last `CRITICAL_WINDOW` or fewer steps, in nats; NaN before the first rollout."""
+        """Mean in nats over the last `CRITICAL_WINDOW` or fewer steps; NaN before the first."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
@@ -253,10 +249,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate of the rollout that follows `steps_done` rollouts.
-
-    Cosine decay reaches its final fraction one rollout after the last rollout.
-    """
+    """Return the learning rate after `steps_done` rollouts. Cosine decay ends one rollout after the last."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -265,14 +258,10 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
 
 
 class Control:
-    """Computes the next rollout's knobs from the rollouts so far, and decides about recoveries and stops."""
+    """Computes the next rollout's knobs from the rollouts so far."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Begin the schedules of learning rate and KL coefficient after `first_step` rollouts.
-
-        The KL coefficient reaches its value at rollout `kl_warmup_steps` of the run. Before, it rises linearly from
-        1 / `kl_warmup_steps` of this value. 0 steps: no warm-up.
-        """
+        """Schedules begin after `first_step` rollouts. The KL coefficient rises linearly over the first `kl_warmup_steps` rollouts."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -280,12 +269,12 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        # Number of all steps, and numbers of steps after which the entropy controller and the KL controller were at a bound.
+        # Number of steps, and of steps after which each controller was at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
-        """Return the knobs of the rollout that follows `step` rollouts; changes no state."""
+        """Return the knobs after `step` rollouts."""
         config, steps_done = self._config, step - self._first_step
         values = {name: getattr(config, name) for name in ("temperature", "entropy_coefficient", "kl_coefficient")}
         for controller in self._controllers.values():
@@ -295,12 +284,12 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with rollout number `step`, from 1. A rollout whose entropy is NaN or infinite is ignored.
+        """Update the state with rollout `step`, from 1. A rollout with non-finite entropy is ignored.
 
         The other arguments are means over states, in nats:
-        - `entropy`: exact entropy at T = 1.
-        - `log_num_legal`: ln(legal moves), the upper bound of the entropy.
-        - `kl`: KL(policy || reference); NaN if it was not measured.
+        - `entropy`: entropy at T = 1.
+        - `log_num_legal`: ln(legal moves).
+        - `kl`: KL(policy || reference); NaN if not measured.
         """
         if not math.isfinite(entropy + log_num_legal):
             return _GO_ON
@@ -314,13 +303,13 @@ class Control:
         return stop, events
 
     def count_skipped(self) -> bool:
-        """Count a skipped optimizer step, halve the learning rate, and return whether `MAX_SKIPPED` steps in a row were skipped."""
+        """Count a skipped optimizer step and halve the learning rate; return whether `MAX_SKIPPED` in a row were skipped."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
     def reset_skipped(self) -> None:
-        """Restart the count after a finite optimizer step; the learning rate stays cut."""
+        """Restart the count; the learning rate stays cut."""
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:

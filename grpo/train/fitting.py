@@ -1,4 +1,4 @@
-"""Supervised training that keeps the weights of the lowest validation loss; imitation of every kind of policy uses it."""
+"""Supervised training that keeps the weights of the lowest validation loss."""
 
 import copy
 import math
@@ -22,18 +22,11 @@ def fit(
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Train the network in place. At each validation, yield the step, the mean training loss since the last validation, and the metrics.
 
-    Validation follows every `config.steps_per_validation` steps, and the last step, `config.num_steps`. When the iterator ends, the network
-    gets the weights of the lowest validation loss (of equal losses, the earliest).
+    The network gets the weights of the lowest validation loss when the iterator ends. Raises NonFiniteError for a non-finite loss.
 
-    Args:
-        network: module to train.
-        optimizer: optimizer of the network's parameters.
-        config: numbers of steps, as above.
-        rate: takes a step, from 1; returns its learning rate.
-        loss: takes a step, from 1; returns the loss of its batch, with a gradient.
-        validate: returns the validation loss and the metrics to yield.
-
-    Raises NonFiniteError for a loss that is NaN or infinite.
+    - `rate` takes a step, from 1, and returns its learning rate.
+    - `loss` takes a step, from 1, and returns its batch's loss, with a gradient.
+    - `validate` returns the validation loss and the metrics to yield.
     """
     lowest, best_weights = math.inf, copy.deepcopy(network.state_dict())
     losses: list[float] = []

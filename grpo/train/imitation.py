@@ -1,7 +1,4 @@
-"""Imitation: pretraining of the chess network on the moves played in games.
-
-The pretrained policy must be strong, because GRPO's gain over a weak policy proves little.
-"""
+"""Imitation: pretraining of the chess network on the moves played in games."""
 
 import itertools
 from collections.abc import Iterator
@@ -26,10 +23,9 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Train the policy in place, and yield a record at each validation measurement.
+    """Train the policy in place, and yield a record at each validation measurement. The learning rate falls linearly to 0.
 
-    After the last record, the policy gets the weights of the lowest validation loss. The learning rate falls linearly to 0. Raises
-    NonFiniteError for a non-finite loss.
+    The policy gets the weights of the lowest validation loss after the last record. Raises NonFiniteError for a non-finite loss.
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
@@ -53,9 +49,9 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return means over B boards at T = 1: loss and entropy in nats, and how often the played move is the first, or among the first five.
+    """Return mean loss and entropy in nats, and how often the played move is the policy's first, or among its first five.
 
-    `played_B`: column (index among the board's legal moves) of the move played.
+    `played_B`: index of the played move among the board's legal moves.
     """
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
@@ -80,10 +76,7 @@ def _loss(policy: NetworkPolicy, positions: PositionBatch, played: Tensor) -> Te
 
 
 def _batches(num_boards: int, size: int, *, seed: int) -> Iterator[Tensor]:
-    """Yield batches of row indices without end.
-
-    Each epoch shuffles all boards. An incomplete last batch is dropped, unless it is the only batch.
-    """
+    """Yield batches of row indices without end. An epoch's incomplete last batch is dropped, unless it is the only one."""
     for epoch in itertools.count():
         order = torch.randperm(num_boards, generator=torch_stream(seed, "imitation", epoch))
         yield from torch.split(order[: max(1, num_boards // size) * size], size)

@@ -1,12 +1,11 @@
 """GRPO of a chess network: `NetworkProblem` gives the trainer states, sampled moves and their rewards.
 
-A state is a board whose legal moves all have a value: the win probability, 0 to 1, by the engine's search. A rollout is the batch of
-states and sampled moves of one trainer step. The setting `num_own_moves` chooses what is sampled:
+A state is a board whose legal moves all have a value: the engine's win probability, 0 to 1. The setting `num_own_moves` chooses what is
+sampled:
 
 - 1: G moves (a group) from each state. A move's reward is its value.
-- Above 1: G trajectories from each board; the policy also plays the opponent's replies. The reward of an own move is its change of value,
-  Q(s, a) - max Q(s). It is compared with the rewards of the board's other trajectories at the same `ply`, the number of earlier own
-  moves.
+- Above 1: G trajectories from each board; the policy also plays the opponent's replies. An own move's reward is Q(s, a) - max Q(s). It is
+  compared with the board's other trajectories at the same `ply`, the number of earlier own moves.
 
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state. A column is a move's index among the A.
 """
@@ -34,19 +33,19 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Maximum states in one forward pass. The number limits memory; it changes results only by rounding."""
+"""Maximum states in one forward pass. Limits memory; changes results only by rounding."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
 """`grpo.precision` -> largest |ln ratio| that rounding may cause. The ratio is new / sampled probability of a move.
 
-If the loss evaluates a move in a batch of another shape than the sampler, |ln ratio| is up to 1e-6 in float32 and 1e-2 in bfloat16. A
-real fault causes more: T = 1.3 in the sampler and 1 in the loss causes 0.1 or more.
+If sampler and loss use batches of different shapes, |ln ratio| is up to 1e-6 in float32 and 1e-2 in bfloat16. Temperature 1.3 in the
+sampler and 1 in the loss causes 0.1 or more.
 """
-_MAX_DIFFERENCE: Final = 1e-5  # Largest rounding difference of a float32 number that is computed twice.
+_MAX_DIFFERENCE: Final = 1e-5  # Rounding of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
 
 class NetworkProblem:
-    """Training of a chess network on boards of the dataset and of self-play; `grpo.train.trainer.Problem` describes the methods."""
+    """`grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
@@ -62,19 +61,19 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """`values` computes the move values of a trajectory's later boards; it is needed if `num_own_moves` is above 1."""
+        """`values` computes move values; needed if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return the dataset's states, then self-play's; `policy` plays a new round of self-play if one is due."""
+        """Return the dataset's states, then self-play's; `policy` first plays a round of games if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
-        """Return the moves sampled in these states, on the policy's device."""
+        """Return the batch on the policy's device."""
         config = self._config
         sampler = Sampler(policy=policy, temperature=knobs.temperature, seed=self._seed, step=step, max_states=MAX_STATES_PER_FORWARD)
         if config.num_own_moves == 1:
@@ -120,7 +119,7 @@ class NetworkProblem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Samples a rollout's moves. Each purpose, step and `ply` has its own random stream, so a draw does not shift other draws."""
+    """Samples moves. Each purpose, step and `ply` has its own random stream."""
 
     policy: MovePolicy
     temperature: float
@@ -130,7 +129,7 @@ class Sampler:
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
-        """Return the policy's distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
+        """Return the distribution on the CPU. Raises NonFiniteError for NaN or infinity."""
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), self.max_states)]
         distributions = [self.policy.distribution(piece, temperature=self.temperature) for piece in pieces]
         joint = joined([on_device(distribution, torch.device("cpu")) for distribution in distributions])
@@ -143,8 +142,8 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per position].
 
-        `count` uniform numbers are drawn. With `rows`, position i gets one move, by the number at index `rows[i]`. Without `rows`, each
-        position gets `count` / B moves.
+        `count` random numbers are drawn. Position i gets one move, by the number at index `rows[i]`; without `rows`, each position gets
+        `count` / B moves.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -152,16 +151,16 @@ class Sampler:
 
 
 def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[States]:
-    """Return G moves from each of B states, [B, G]; a reward is the move's value."""
+    """Sample G moves from each of B states, [B, G]."""
     old, columns = sampler.draw(states.positions, "moves", 0, count=len(states) * group_size)
     rewards = states.values.gather(1, columns)
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Play G trajectories of at most `num_own_moves` own moves from each state. Return their states as one batch, ordered by `ply`.
+    """Play G trajectories of at most `num_own_moves` own moves from each state. Return all their states as one batch, ordered by `ply`.
 
-    `values` computes the move values of later boards. A trajectory ends with its game, or if the engine fails.
+    A trajectory ends with its game, or if the engine fails.
     """
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
@@ -178,14 +177,14 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
             positions = PositionBatch.from_boards([*games.values()])
             _, columns = sampler.draw(positions, "replies", ply, count=count, rows=[*games])
             games = _played(games, dict(zip(games, _moves_of(positions.action_ids, columns[:, 0], [*games.values()]), strict=True)))
-        # A state with one legal move teaches nothing: the move is played without being trained on.
+        # A single legal move is played, but not trained on.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
         free = {number: board for number, board in games.items() if number not in next_moves}
         reached, kept_indices = valued_states([*free.values()], values) if free else (None, [])
         num_dropped += len(free) - len(kept_indices)
         if reached is not None:
             numbers = [[*free][index] for index in kept_indices]
-            # A trajectory's random number is its own, so its move does not depend on which other trajectories have ended.
+            # Each trajectory has its own random number, so its move does not depend on which other trajectories have ended.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
             rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
@@ -213,12 +212,11 @@ def _batch(
 
 
 def _changes(states: States, columns_BM: Tensor) -> Tensor:
-    """Return each move's change of value: its value minus the best value, at most 0."""
-    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding is 0, and no value is lower.
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding has value 0; no real value is below 0.
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of N trajectories at one `ply`, [N, 1]. A group is the trajectories from one board."""
+    """Return the advantages of N trajectories at one `ply`, [N, 1]; a board's trajectories are a group."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -231,14 +229,14 @@ def _moves_of(action_ids_BA: Tensor, columns_B: Tensor, boards: Sequence[chess.B
 
 
 def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -> dict[int, chess.Board]:
-    """Play a move in each game; return the games that are not over."""
+    """Push a move on each board; return the games that are not over."""
     for number, board in games.items():
         board.push(moves[number])
     return {number: board for number, board in games.items() if not board.is_game_over()}
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return the rows. Their legal moves are padded only to the row with the most."""
+    """Return the rows, whose legal moves are padded only to the row with the most."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]
@@ -248,10 +246,7 @@ def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
 
 
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
-    """Raise InvariantError for a reward or advantage of another state, or an impossible entropy.
-
-    `assert_on_policy` cannot see such a mix-up, because the probabilities are right, and only the values are another state's.
-    """
+    """Raise InvariantError for a reward or advantage of another state, or an impossible entropy."""
     assert batch.old is not None
     is_real = batch.weights > 0
     rewards = batch.states.values.gather(1, batch.columns)
@@ -262,7 +257,7 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
         advantages = group_advantages(batch.rewards)
         _refuse((batch.advantages - advantages)[is_real], "advantages", "an advantage is not its own group's")
     else:
-        # The advantages of a board's trajectories at one `ply` sum to 0, so the rollout's weighted mean is 0. Only this mean is checked.
+        # A group's advantages sum to 0, so the rollout's weighted mean is 0.
         weights = batch.weights * batch.state_weights[:, None]
         _refuse((weights * batch.advantages).sum()[None] / weights.sum(), "mean advantage", "trajectories are not compared with each other")
     entropies = batch.old.entropy()
@@ -272,6 +267,6 @@ def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
 
 def _refuse(differences: torch.Tensor, what: str, meaning: str) -> None:
     worst = differences.abs().max().item() if differences.numel() else 0.0
-    # A NaN passes: the trainer skips and counts non-finite steps.
+    # A NaN passes, because the trainer handles non-finite steps.
     if worst > _MAX_DIFFERENCE:
         raise InvariantError(f"{what} of a rollout: off by {worst:.3g}: {meaning}; its groups or states are mixed up")

@@ -2,13 +2,10 @@
 
 - Group: the moves sampled from one state.
 - Surrogate: PPO's clipped policy term.
-- Old, new, reference: the distribution that the rollout was sampled from, the distribution of the weights being trained, and the
-  distribution of the frozen policy that the KL compares with.
+- Old, new, reference: the distributions of the sampled policy, of the weights being trained, and of the frozen policy that the KL
+  compares with. All use the rollout's temperature, because the sampled policy is trained.
 - Ratio: new / sampled probability of a move.
 - Column: index of a move among the board's A legal moves.
-
-Surrogate, entropy and KL use the rollout's temperature, because the sampled policy is trained. Each term is one number per state, so the
-caller can average a minibatch in pieces.
 
 Legend: B states, A legal moves (padded), G moves of a full group, M sampled moves of a state (padded; 1 for a language model).
 """
@@ -25,13 +22,12 @@ from torch import Tensor
 from grpo.policy.distribution import MoveDistribution
 from grpo.train.control import Knobs
 
-# Largest KL(old || new) that rounding may cause, as a fraction of the largest |ln ratio| that rounding may cause.
-# KL is about (ln ratio)**2 / 2, so it is far below |ln ratio|.
+# Largest KL(old || new) by rounding, as a fraction of the largest |ln ratio|. KL is about (ln ratio)**2 / 2, which is far below |ln ratio|.
 _KL_OF_RATIO: Final = 0.02
 
 
 class InvariantError(AssertionError):
-    """Sampler and trainer disagree: the run would not train the policy that it samples."""
+    """The run would not train the policy that it samples."""
 
 
 _States_co = TypeVar("_States_co", covariant=True)
@@ -39,33 +35,32 @@ _States_co = TypeVar("_States_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Batch(Generic[_States_co]):
-    """States and their sampled moves.
+    """Example: a board has three legal moves a, b, c with values 0.5, 1.0, 0.4 and probabilities 0.5, 0.3, 0.2. Moves a and b are sampled.
 
-    Example: a board has three legal moves a, b, c with values 0.5, 1.0, 0.4 and probabilities 0.5, 0.3, 0.2. Moves a and b are sampled.
     Its row: `columns` [0, 1], `weights` [0.5, 0.5], `old_log_probs` [ln 0.5, ln 0.3], `rewards` [0.5, 1.0], `advantages` [-0.25, 0.25].
     """
 
     states: _States_co
-    """`grpo.train.states.States` of a network, or answers of a language model. For answers, B counts the answers' tokens."""
+    """`grpo.train.states.States` of a network, or a language model's answers, whose tokens B counts."""
     state_weights: Tensor
     """[B] weight in means: G if G trajectories start in the state, otherwise 1."""
     columns: Tensor
-    """[B, M] index of each sampled move among the A, int64."""
+    """[B, M] int64, column of each sampled move."""
     weights: Tensor
-    """[B, M] weight in the surrogate: 1/G if G moves were sampled from the state, 1 for a single move, 0 on padding."""
+    """[B, M] weight in the surrogate: 1 / number of moves sampled from the state; 0 on padding."""
     old_log_probs: Tensor
-    """[B, M] log-probability of each sampled move at `temperature`."""
+    """[B, M] at `temperature`."""
     rewards: Tensor
-    """[B, M] reward for the player who moved; 0 on padding."""
+    """[B, M] for the player who moved; 0 on padding."""
     advantages: Tensor
-    """[B, M] reward minus the mean reward of its group (`group_advantages`). A later move of a trajectory is compared with the moves of the
-    same board's trajectories at the same ply."""
+    """[B, M] reward minus its group's mean reward. The group of a trajectory's n-th own move is the n-th own moves of the same board's
+    trajectories."""
     temperature: float
-    """Sampling temperature, which the loss must use too."""
+    """Temperature of sampling and loss."""
     old: MoveDistribution | None
-    """[B, A] sampled distribution. None for a language model, which keeps only `old_log_probs`."""
+    """[B, A]; None for a language model, which keeps only `old_log_probs`."""
     num_dropped: int = 0
-    """Number of states left out because the engine failed."""
+    """States left out because the engine failed."""
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -80,7 +75,7 @@ class Batch(Generic[_States_co]):
         return self.state_weights.cpu()
 
     def mean(self, values_B: Tensor) -> float:
-        """Return the weighted mean over states, in float64."""
+        """Return the mean, weighted by `state_weights`, in float64."""
         weights = self.row_weights.double()
         return ((values_B.double().cpu() * weights).sum() / weights.sum()).item()
 
@@ -94,10 +89,10 @@ class Batch(Generic[_States_co]):
 def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) -> Tensor:
     """Return each reward minus its group's mean, [B, G] (Dr. GRPO, arXiv 2503.20783).
 
-    The expected gradient is (1 - 1/G) times the exact gradient, because each reward is part of its own baseline.
-    A move whose `is_member_BG` is False is no member of its group, and gets 0. A group's only member gets 0.
+    The expected gradient is (1 - 1/G) times the exact gradient, because each reward is part of its own baseline. Moves that are no members
+    get 0, and so does a group's only member.
     """
-    # Float32 would round the mean of equal rewards, and Adam would scale the difference up to a full step.
+    # Float32 would round the mean of equal rewards, and Adam would make a full step of the difference.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()
     rewards = torch.where(member > 0, rewards_BG.double(), 0.0)
     advantages = (rewards - rewards.sum(1, keepdim=True) / member.sum(1, keepdim=True).clamp(min=1)) * member
@@ -110,49 +105,42 @@ class Terms:
 
     loss: Tensor
     raw: Mapping[str, Tensor]
-    """Term -> value without coefficient, in nats except `policy`.
-
-    The loss maximizes `policy` (clipped surrogate) and `entropy`; it minimizes `reference_kl`, KL(policy || reference), and `recovery_kl`,
-    KL(reference || policy).
-    """
+    """Term -> value without coefficient, in nats except `policy`, the surrogate. `reference_kl` is KL(new || reference), `recovery_kl`
+    KL(reference || new)."""
     weighted: Mapping[str, Tensor]
-    """Term -> addend of `loss`."""
+    """Term -> summand of `loss`."""
     ratios: Tensor
     """[B, M] new / sampled probability; 1 on padding."""
     is_clipped_low: Tensor
-    """[B, M] bool, True if the lower clip removed the gradient."""
+    """[B, M] bool, from `is_clipped`."""
     is_clipped_high: Tensor
-    """[B, M] bool, True if the upper clip removed the gradient."""
     kl_old: Tensor
-    """KL(old || new) in nats, without a gradient: exact if `Batch.old` is known.
-
-    Otherwise the mean of r - 1 - ln r over the sampled moves' ratios r (k3 of http://joschu.net/blog/kl-approx.html), never negative.
-    """
+    """KL(old || new) in nats, without a gradient; exact if `Batch.old` is known. Otherwise the mean of r - 1 - ln r over the sampled moves'
+    ratios r (k3 of http://joschu.net/blog/kl-approx.html)."""
 
 
 def clipped_surrogate(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
     """Return min(ratio * advantage, clip(ratio, 1 - clip_low, 1 + clip_high) * advantage), [B, M] (PPO, arXiv 1707.06347).
 
-    If `clip_high` is above `clip_low`, a probability may rise by more than it may fall before the clip stops it. This leaves room for rare
-    moves (DAPO, arXiv 2503.14476).
+    A `clip_high` above `clip_low` leaves rare moves room to rise (DAPO, arXiv 2503.14476).
     """
     clipped = ratios_BM.clamp(1 - clip_low, 1 + clip_high)
     return torch.minimum(ratios_BM * advantages_BM, clipped * advantages_BM)
 
 
 def is_clipped(ratios_BM: Tensor, advantages_BM: Tensor, *, clip_low: float, clip_high: float) -> tuple[Tensor, Tensor]:
-    """Return masks of the moves whose gradient the lower and the upper clip remove, [B, M] bool each."""
+    """Return the moves whose gradient the lower and the upper clip remove, [B, M] bool each."""
     return (ratios_BM < 1 - clip_low) & (advantages_BM < 0), (ratios_BM > 1 + clip_high) & (advantages_BM > 0)
 
 
 def grpo_objective(
     new: MoveDistribution, reference: MoveDistribution | None, batch: Batch[object], knobs: Knobs, *, clip_low: float, clip_high: float
 ) -> Terms:
-    """Return the loss of each state and its terms. The coefficients come from `knobs`.
+    """Return each state's loss and its terms.
 
     loss = -surrogate - entropy_coefficient * entropy + kl_coefficient * KL(new || reference) + recovery_coefficient * KL(reference || new)
 
-    Only `new` has a gradient. Without a reference both KL coefficients must be 0, and both KLs are reported as 0.
+    Without a reference both KL coefficients must be 0, and both KLs are reported as 0.
     """
     shapes = {tuple(tensor.shape) for tensor in (batch.columns, batch.weights, batch.old_log_probs, batch.advantages)}
     assert len(shapes) == 1, f"columns, weights, old log-probabilities and advantages must have one shape, not {sorted(shapes)}"
@@ -173,7 +161,7 @@ def grpo_objective(
         "reference_kl": to_reference,
         "recovery_kl": from_reference,
     }
-    # A term with coefficient 0 is left out: 0 times an infinite KL would be NaN.
+    # A term with coefficient 0 is left out, because 0 times an infinite KL is NaN.
     weighted = {term: factor * raw[term] if factor else torch.zeros_like(raw[term]) for term, factor in factors(knobs).items()}
     estimate = (batch.weights * (ratios - 1 - log_ratios)).sum(1)
     return Terms(
@@ -198,13 +186,10 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Weighted means over an optimizer step's minibatch, which is added in pieces.
-
-    Training decides by the attributes and properties (`is_finite`, `gradient_norm`, `ratios`, `kl_old`, ...). Other means only inform.
-    """
+    """Weighted means over an optimizer step's minibatch, which is added in pieces. Training depends on the attributes and properties."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
-        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`, which is `total`, or the number of answers."""
+        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`; `total`, or the number of answers."""
         self.is_finite = True
         self.gradient_norm = math.nan
         self._total, self._num_rows = total, num_rows
@@ -213,7 +198,7 @@ class Measured:
 
     @torch.no_grad()
     def add(self, part: Batch[object], terms: Terms, informing: Mapping[str, Tensor]) -> None:
-        """Add one piece. `informing`: more quantities to average, by name, [B] each."""
+        """`informing`: more quantities to average, by name, [B] each."""
         weight, ratios = part.state_weights.double(), terms.ratios.double()
         columns = {
             "loss": terms.loss,
@@ -234,23 +219,23 @@ class Measured:
         return dict(zip(self._sums, (torch.stack([*self._sums.values()]) / self._total).tolist(), strict=True))
 
     def mean(self, name: str) -> float:
-        """Return a quantity's mean over all states. Call it after the last `add`, because means are computed once."""
+        """Call this after the last `add`, because means are computed once."""
         return self._means[name]
 
     @cached_property
     def ratios(self) -> tuple[float, float]:
-        """Smallest and largest ratio."""
+        """Minimum and maximum."""
         extremes = torch.stack(self._extremes)
         return extremes.min().item(), extremes.max().item()
 
     @property
     def kl_old(self) -> float:
-        """Mean KL(old || new) in nats, per state or per answer of a language model."""
+        """Mean per state, or per answer of a language model, in nats."""
         return self._means["kl_old"] * self._total / self._num_rows
 
     @property
     def kl_reference(self) -> float:
-        """Mean KL(new || reference) per state, in nats."""
+        """Mean per state, in nats."""
         return self._means["kl_reference"]
 
     @property
@@ -260,13 +245,9 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless all ratios are 1, no move is clipped and KL(old || new) is 0, up to rounding.
-
-    This must hold before the first optimizer step. It fails if sampler and loss differ in temperature, dropout, precision, weights or the
-    order of moves.
-    """
+    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding, as must be before the first optimizer step."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
-    # A NaN makes a comparison false, so NaN fails too.
+    # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):
         raise InvariantError(
             f"before the first update, scored and sampled probabilities differ: largest |log ratio| {worst:.3g}, KL(old)"

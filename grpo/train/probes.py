@@ -1,6 +1,6 @@
-"""Metrics of a rollout and its optimizer steps. They only inform; training does not depend on them.
+"""Metrics of a rollout and its optimizer steps; training does not depend on them.
 
-A group is the moves sampled from one state. Terms are the parts of the loss: policy (clipped surrogate), entropy and two KLs.
+A group is the moves sampled from one state. The loss has four terms: policy (clipped surrogate), entropy and two KLs.
 
 Legend: B states, A legal moves (padded), M sampled moves of a state.
 """
@@ -18,15 +18,15 @@ from grpo.train.control import Knobs
 from grpo.train.objective import Batch, Measured, Terms, factors
 from grpo.train.states import States
 
-_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts as 0, because rounding causes it.
+_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts as 0.
 
 
 @torch.no_grad()
 def move_metrics(batch: Batch[States]) -> dict[str, float]:
-    """Return a network rollout's metrics. Entropies and regret (the value that an average move loses) are at T = 1."""
+    """Entropies and regret (the value that an average move loses) are at temperature 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
-    # Float64, because rounding would give equal rewards a spread, and a group of equal moves an agreement (largest fraction) other than 1.
+    # Float32 would give equal rewards a spread, and a group of equal moves an agreement (largest fraction) other than 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
@@ -47,7 +47,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     columns = {name: column.double().cpu() for name, column in {**state_columns, **group_columns}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
-    # A single move (later plies of trajectories) is no group.
+    # A later state of a trajectory has one move, which is no group.
     is_group = (is_real.sum(1) > 1).cpu()
 
     def entropy(rows: Tensor) -> float:
@@ -74,10 +74,10 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
 def columns(
     part: Batch[States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return the values per state, [B] each, whose means `network_metrics` uses."""
+    """Return values per state, [B] each, for `network_metrics`."""
     gain = torch.zeros_like(new.probs) if reference is None else new.probs - reference.probs
     products = gradient_products(logit_descents(part, terms, new, reference, knobs))
-    # The loss weights each state's gradient, so a product is weighted twice: here, and in the mean over states.
+    # A product of two gradients has the state's weight twice: here, and in the mean over states.
     weight = part.state_weights.double()
     return {
         "kl_from_reference": terms.raw["recovery_kl"],
@@ -91,10 +91,7 @@ def mean_over(steps: Sequence[Measured], column: str) -> float:
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return the metrics that all kinds of policies have: means over the steps taken (at least one), and extreme ratios.
-
-    `refused` is the step that the trust region refused, or None. Its ratios count too, because they show how far the policy moved.
-    """
+    """Return means over the steps taken (at least one), and extreme ratios, also of the step that the trust region refused."""
     steps = [*taken, *([] if refused is None else [refused])]
     return {
         f"{name}/loss": mean_over(taken, "loss"),
@@ -106,7 +103,7 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
 
 def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return the metrics that only a chess network has; `loss_metrics` describes the arguments."""
+    """Return the metrics that only a chess network has."""
     norms, fractions, cosines = budget({(one, other): mean_over(taken, f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
@@ -121,16 +118,16 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
     }
 
 
-# The gradient budget: the strength of each term of the loss, and which terms oppose each other.
+# The gradient budget: each term's strength, and which terms oppose each other.
 
 
 @torch.no_grad()
 def logit_descents(
     part: Batch[object], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return term -> descent direction in the logits, [B, A]: minus the gradient of the term times the term's factor in the loss.
+    """Return term -> descent direction in the logits, [B, A]: minus the term's factor in the loss times its gradient.
 
-    Gradients without the factors, for temperature T, policy p with entropy H, reference q:
+    Gradients for temperature T, policy p with entropy H, reference q:
     - policy: sum_m w_m r_m A_m u_m (e_m - p) / T. Move m has unit vector e, weight w, ratio r, advantage A; u is 0 if clipped, else 1.
     - entropy: -p (ln p + H) / T
     - KL(p || q): p (ln(p/q) - KL) / T
@@ -145,7 +142,6 @@ def logit_descents(
     if reference is not None:
         gradients["reference_kl"] = probs * (log_probs - reference.log_probs - terms.raw["reference_kl"][:, None])
         gradients["recovery_kl"] = probs - reference.probs
-    # `-factor`, because descent goes against the loss's gradient.
     return {
         term: gradients[term] * (-factor / part.temperature) if factor else torch.zeros_like(probs)
         for term, factor in factors(knobs).items()
@@ -153,14 +149,14 @@ def logit_descents(
 
 
 def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
-    """Return pair of terms (also equal ones) -> inner product of the terms' vectors per state, [B]."""
+    """Return pair of terms -> inner product of their vectors per state, [B]."""
     return {(one, other): (descents[one] * descents[other]).flatten(1).sum(1) for one, other in TERM_PRODUCTS}
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm, each term's fraction of the sum of all norms, and each pair's cosine.
+    """Return each term's norm, its fraction of the sum of all norms, and each pair's cosine (0 for a zero vector).
 
-    `products` are the mean inner products of the pairs in `TERM_PRODUCTS`. The cosine with a zero vector is 0.
+    `products` are the mean inner products of the pairs in `TERM_PRODUCTS`.
     """
     norms = {term: max(0.0, products[term, term]) ** 0.5 for term in TERMS}
     total = sum(norms.values())

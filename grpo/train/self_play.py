@@ -1,7 +1,6 @@
 """States from self-play: boards of games that the policy plays against itself, each with a value for every legal move.
 
-A round is a set of games by the policy of that time. The round's boards are the self-play states of the next `grpo.self_play_steps` steps;
-then a new round is due.
+A round is a set of games, whose boards are the self-play states of the next `grpo.self_play_steps` steps.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -24,19 +23,17 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Low, because evaluation games use the most likely moves.
-
-Not 0, because at 0 (the most likely moves) 50 % of the games end by repetition. At 0.7, 10 % do.
-"""
+"""Sampling temperature of both players. Low, because evaluation games use the most likely moves. At 0, 50 % of the games end by
+repetition; at 0.7, 10 % do."""
 OPENING_PLIES: Final = 6
-"""Maximum random legal plies at the beginning of a game."""
+"""Maximum random plies at the beginning of a game."""
 MAX_PLIES: Final = 160
 """Plies after which a game is cut off."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors. A batch's games are played in lock-step.
-_STATES_PER_OPENING: Final = 40  # Most openings give more states, so one batch is usually enough. Large batches are cheaper per move.
-_MIN_BATCHES: Final = 4  # A round is given up after this many batches plus one game per state.
-_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal. Odd, so both players' positions are taken.
-_MAX_STATES_PER_GAME: Final = 32  # A long game is thinned out, because its aimless moves would outnumber the short games' decisions.
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors.
+_STATES_PER_OPENING: Final = 40  # Most openings give more, so one batch is usually enough.
+_MIN_BATCHES: Final = 4  # A round fails after this many batches plus one game per state.
+_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal.
+_MAX_STATES_PER_GAME: Final = 32  # Keeps a long game's aimless moves from outnumbering the short games' decisions.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
@@ -49,24 +46,21 @@ class SelfPlay:
     values: Values
     config: GrpoConfig
     size: int
-    """Number of self-play states that a step uses."""
+    """Number of self-play states per step."""
     first_step: int
-    """Step at which round 0 begins, counted from 0."""
+    """Step at which round 0 begins; steps count from 0."""
     seed: int
     exclude: Container[str]
-    """Keys of positions that must not be states (`grpo.board.encoding.position_key`)."""
+    """Keys (`position_key`) of positions that must not be states."""
     num_processes: int
     say: Callable[[str], None]
-    """Prints a line when a round begins, because a round takes longer than many steps."""
+    """Prints a line when a round begins."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
-        """Return a step's states; `policy` plays a new round first if one is due.
-
-        Raises SelfPlayError if the games or the engine give too few states.
-        """
+        """Return a step's states; `policy` plays a round first if one is due. Raises SelfPlayError if it gives too few states."""
         number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
             self._metrics = {}
@@ -77,11 +71,11 @@ class SelfPlay:
         return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the round's metrics if the last call of `states` played a round, else nothing."""
+        """Return metrics if the last call of `states` played a round."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round's number and states. A resumed run cannot play the round again, because the policy has changed."""
+        """Return the round, which a resumed run cannot play again, because the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
@@ -138,14 +132,14 @@ class SelfPlay:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         boards.setdefault(key, board)
-        # Surplus positions are dropped at random from all games, not from the last games alone.
+        # Drops surplus positions of all games, not of the last games alone.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         distinct_boards = list(boards.values())
         return [distinct_boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step are from the dataset, at least one, and from self-play.
+    """Return how many states of a step are from the dataset and from self-play.
 
     >>> state_counts(256, 0.33)
     (172, 84)
@@ -155,7 +149,7 @@ def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
 
 
 def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
-    """Return FENs of positions with a legal move, after 0 to `max_plies` random plies; some can be equal."""
+    """Return FENs after 0 to `max_plies` random plies, each with a legal move; some can be equal."""
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
@@ -166,11 +160,8 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies whose positions become states: evenly spread, from a random offset.
-
-    Ply 0 is never taken: random moves, not the policy, led to that position.
-    """
-    # `-(-a // b)` rounds a / b up; `| 1` makes the stride odd.
+    """Return the plies whose positions become states. Ply 0 is left out, because random moves led to its position."""
+    # `-(-a // b)` rounds a / b up. `| 1` makes the stride odd, so both players' positions are taken.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
@@ -179,5 +170,5 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=board.halfmove_clock)  # Drops moves before the last capture or pawn move: such positions cannot recur.
+            yield board.copy(stack=board.halfmove_clock)  # Positions before the last pawn move or capture cannot recur.
         board.push(chess.Move.from_uci(move))

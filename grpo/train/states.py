@@ -1,7 +1,7 @@
-"""States: boards with a value (win probability, 0 to 1) for every legal move. Trainer steps sample moves in them.
+"""States: boards with a value (win probability, 0 to 1) for every legal move.
 
-Half of a step's boards are mirrored left to right, unless a side may still castle. Chess without castling is symmetric, so the mirrored
-moves keep their values, and one board teaches twice.
+Half of a step's boards are mirrored left to right, unless a side may still castle: chess without castling is symmetric, so mirrored moves
+keep their values.
 
 Legend: B boards, A legal moves (padded). A column is a move's index among the A.
 """
@@ -26,26 +26,24 @@ from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import PositionBatch
 
 Names = tuple[str | int, ...]
-"""Parts of a random stream's name, such as ("states", "reflection")."""
+"""Name of a random stream, such as ("states", "reflection")."""
 Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
-"""Boards with a legal move -> the move values, or the engine's error, of each board in order."""
+"""Boards with a legal move -> each board's move values, or the engine's error."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class States:
-    """Boards and their move values, such as [0.5, 1.0, 0.4, 0, ...] for three legal moves; the second mates."""
-
     positions: PositionBatch
     values: Tensor
     """[B, A] win probability for the mover; 0 on padding."""
     phases: Tensor
-    """[B] int64 index into `grpo.board.phases.PHASES`."""
+    """[B] int64 index into `PHASES`."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     def select_rows(self, rows: Tensor) -> "States":
-        """Return the rows, padded only to the widest row."""
+        """Return these rows, padded only to the widest of them."""
         positions = self.positions.select_rows(rows)
         width = positions.is_legal.shape[1]
         return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
@@ -58,10 +56,9 @@ _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 
 def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
-    """Return the positions; mirror those with `wanted_B` ([B] bool) left to right, unless they have castling rights.
+    """Mirror the positions with `wanted_B` ([B] bool) left to right, except those with castling rights.
 
-    A mirrored move keeps its column, so values by column need no change. A mirrored board's action ids do not ascend. A search of the
-    mirrored board would give slightly different values, because the engine's search treats left and right differently.
+    A mirrored move keeps its column, so a mirrored board's action ids do not ascend.
     """
     encodings = positions.encodings
     is_mirrored = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
@@ -80,10 +77,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
-    """Return the states of the boards that the engine could value, and the indices of these boards; None and [] if it could value none.
-
-    Each board must have at least two legal moves.
-    """
+    """Return the states of the boards that the engine could value (None if none), and the indices of these boards."""
     tables = {index: table for index, table in enumerate(values(boards)) if not isinstance(table, EngineError)}
     if not tables:
         return None, []
@@ -96,10 +90,10 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
 
 
 def states_of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
-    """Return the `size` states of a step; steps count from 0.
+    """Return the `size` states of a step; steps count from 0. `order` and `images` name the random streams.
 
-    Each epoch shuffles all states, and drops an incomplete last batch. One epoch mirrors a random half of the states, the next epoch the
-    other half, and so on. `order` and `images` are the names of the random streams.
+    Each epoch shuffles all states, and drops an incomplete last batch. Even epochs mirror a random half of the states, odd epochs the other
+    half.
     """
     epoch, index = divmod(step, len(states) // size)
     rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]
@@ -109,14 +103,12 @@ def states_of_step(states: States, step: int, size: int, *, seed: int, order: Na
 
 
 class TooFewStatesError(PlainError, ValueError):
-    """The dataset has fewer boards with a choice of moves than a step needs."""
+    """The dataset has too few boards for a step."""
 
 
 class DatasetStates:
-    """Dataset boards; a step's states depend only on its number."""
-
     def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
-        """Keep boards with at least two legal moves, because a single move teaches nothing. Raises TooFewStatesError if too few remain."""
+        """Keep boards with at least two legal moves. Raises TooFewStatesError if too few remain."""
         positions = PositionBatch.from_arrays(arrays).with_features()
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1

@@ -1,11 +1,11 @@
-"""The GRPO loop for every kind of policy. It writes no logs; each step returns a record of metrics and events.
+"""The GRPO loop for every kind of policy.
 
-`Trainer.step` samples a rollout (moves or answers with rewards) and takes a few optimizer steps on it, one per minibatch. Then the
-controllers (`grpo.train.control`) set the next step's knobs: temperature, coefficients of entropy and KL, learning rate. A `Problem` has
-all that depends on the kind of policy. The KL is measured to the reference, a frozen policy.
+`Trainer.step` samples a rollout (moves or answers with rewards) and takes one optimizer step per minibatch. Then the controllers
+(`grpo.train.control`) set the next step's knobs: temperature, loss coefficients, learning rate. A `Problem` has all that depends on the
+kind of policy. The KL is measured to the reference, a frozen policy.
 
-Two points differ from published GRPO. Advantages are not divided by their group's standard deviation or by length (Dr. GRPO). A network's
-entropy and KL are exact sums, not estimates.
+Unlike in published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO), and a network's entropy
+and KL are exact sums.
 """
 
 import math
@@ -32,9 +32,9 @@ from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_
 MAX_GRADIENT_NORM: Final = 1.0
 """Largest Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats: if a minibatch has a larger KL(sampled policy || policy), the rollout's remaining optimizer steps are left out."""
+"""Trust region in nats: a minibatch with a larger KL(sampled policy || policy) ends the rollout's optimizer steps."""
 _OF_PROBLEM: Final = "task."
-"""Prefix of the names of the problem's tensors in a checkpoint."""
+"""Prefix of the problem's tensors in a checkpoint."""
 
 _Policy = TypeVar("_Policy", bound=Policy)
 _Start = TypeVar("_Start")
@@ -43,84 +43,77 @@ _States = TypeVar("_States")
 
 
 class Rollout(Protocol):
-    """Sampled rows with rewards; a row is a state of a network's `Batch`, or an answer of a language model."""
+    """A row is a state of a network's `Batch`, or an answer of a language model."""
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the rows to train on, int64."""
+        """Indices of the rows to train on."""
 
     @property
     def row_weights(self) -> Tensor:
-        """Weight of each row in a minibatch's mean loss."""
+        """Weights in a minibatch's mean loss."""
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
-    """Training of one kind of policy: `grpo.train.network_problem` or `grpo.language.learn.problem`."""
+    """Implemented in `grpo.train.network_problem` and `grpo.language.learn.problem`."""
 
     name: str
     """First part of the metrics' names."""
     reference: _Policy
     kl_warmup_steps: int
-    """Steps over which the KL coefficient rises; 0 for none."""
+    """Number of first steps over which the KL coefficient rises; 0 for none."""
     is_sequential: bool
-    """True if a row is a sequence of states (tokens of an answer). A row's KL is then the sum over its states (chain rule)."""
+    """True if a row is a sequence of states (an answer's tokens); the row's KL is then the sum over its states."""
     max_log_ratio: float
-    """Largest |ln(new / sampled probability)| that rounding alone causes."""
+    """Largest |ln(new / sampled probability)| that rounding causes."""
 
-    # Training depends on the results of these methods.
+    # Training depends on these results.
 
     def states(self, policy: _Policy, step: int) -> _Start:
-        """Return the boards or prompts from which a step's rollout starts; steps count from 0."""
+        """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
         """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
-        """Yield the batch of these rows in pieces that fit into one forward pass."""
+        """Yield these rows in pieces that fit into one forward pass."""
 
     def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
     def entropies(self, rollout: _Rollout) -> tuple[float, float]:
-        """Return mean exact entropy at T = 1 and mean ln(legal moves) per row, in nats."""
+        """Return mean entropy at temperature 1 and mean ln(legal moves), in nats."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean exact KL(policy || reference) per row, in nats; NaN if not measured.
-
-        `first` has the measurements of the first optimizer step; None if no step was taken.
-        """
+        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step, if one was taken."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return the tensors that a checkpoint must store, because a resumed run cannot compute them again."""
+        """Return the tensors that a resumed run cannot compute again."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # The results of these methods are only logged.
+    # These results are only logged.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
     def probe(
         self, part: Batch[_States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs, /
     ) -> Mapping[str, Tensor]:
-        """Return more values per state, [B] each, for `step_metrics`."""
+        """Return values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """Return metrics of the steps taken (at least one) and of the step that the trust region refused."""
+        """`taken`: the steps taken, at least one. `refused`: the step that the trust region left out."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout per step. A step's number seeds its random streams, so a resumed run draws the same numbers."""
+    """Trains a policy, one rollout per step. A step's number seeds its random streams."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place. It is a copy of the problem's reference, or a restored policy.
-
-        Schedules begin after `first_step` rollouts.
-        """
+        """Train `policy` in place. Schedules begin after `first_step` rollouts."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
-        """The policy that samples and is trained."""
         self.num_steps_done = first_step
         self.control = Control(config, first_step=first_step, kl_warmup_steps=problem.kl_warmup_steps)
         self._config, self._seed, self._first_step = config, seed, first_step
@@ -131,14 +124,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @property
     def evaluation_policy(self) -> _Policy:
-        """The policy that is measured, saved and played: the moving average (EMA) if weights are averaged, else the trained policy."""
+        """The policy to measure, save and play: the moving average if `grpo.weight_averaging` is above 0, else `policy`."""
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
-        """Sample one rollout and take its optimizer steps. Return the metrics, the events and the reason to stop (empty: go on).
+        """Sample one rollout and take its optimizer steps.
 
-        Raises InvariantError if the loss's probabilities differ from the sampled probabilities before the first optimizer step. Raises
-        NonFiniteError after `MAX_SKIPPED` non-finite steps in a row.
+        Raises InvariantError if sampled and computed probabilities differ before the first optimizer step, NonFiniteError after
+        `MAX_SKIPPED` non-finite rollouts or optimizer steps in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -203,18 +196,17 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # A minibatch is empty if the engine failed on too many states.
+        # Empty if the engine failed on too many states.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
-        """Compute the minibatch's gradient, piece by piece; return the minibatch's measurements."""
         self._optimizer.zero_grad(set_to_none=True)
-        # Each piece is divided by the weight of the whole minibatch, so the pieces' gradients add up to the gradient of the mean loss.
+        # Each piece is divided by the whole minibatch's weight, so the pieces' gradients add up.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # Without a KL term in the loss, only the first minibatch measures the KL. The other minibatches save a forward pass.
+            # Without a KL term in the loss, only the first minibatch measures the KL, which needs a forward pass.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -231,7 +223,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return measured
 
     def _update(self, measured: Measured) -> str:
-        """Take one optimizer step, or change nothing and return the reason."""
+        """Take one optimizer step, or return the reason why not."""
         if not measured.is_finite:
             return "the loss is not finite"
         measured.gradient_norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()
@@ -241,7 +233,6 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return ""
 
     def _skip(self, reason: str, events: list[Event]) -> None:
-        """Count a skipped optimizer step; raise NonFiniteError after too many in a row."""
         are_too_many = self.control.count_skipped()
         message = f"step {self.num_steps_done + 1:,}: {reason}"
         events.append(Event("step_skipped", f"{message}; no weight was changed, and the learning rate is halved from the next rollout on"))
@@ -272,7 +263,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
     def preflight(self) -> dict[str, float]:
-        """Sample the next rollout and return its metrics; weights and the next step stay as they are. Raises the errors of `step`."""
+        """Return the next rollout's metrics; weights and step stay as they are. Raises the errors of `step`."""
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
         metrics = self.problem.rollout_metrics(rollout)
@@ -284,14 +275,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return the seconds of the last step's parts. They are not in the record of `step`, because times differ between equal runs."""
+        """Return the last step's seconds. The record of `step` has none, because times differ between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
         return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return a checkpoint's data besides the evaluation policy. `facts` (settings, dataset hash) are stored as given."""
+        """Return a checkpoint's data besides the evaluation policy; `facts`, such as the settings, are stored as given."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -301,7 +292,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Resume the run that saved a checkpoint. Raises the error of `begin_from`."""
+        """Raises the error of `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -310,7 +301,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Begin a new run at another run's checkpoint, by default with the optimizer's state. Schedules and controllers begin anew.
+        """Begin a new run, with new schedules and controllers, at another run's checkpoint.
 
         Raises IncompatibleError if the checkpoint has another reference.
         """

@@ -1,1 +1,1 @@
-"""Serves a policy as a UCI engine; `grpo.engine` drives engines."""
+"""Serves a policy as a UCI engine."""

@@ -1,4 +1,4 @@
-"""UCI options of a policy that is served as a UCI engine: temperature and MultiPV."""
+"""UCI options of a served policy: temperature and MultiPV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,10 +6,10 @@ from typing import Final
 
 from grpo.board.actions import MAX_LEGAL_MOVES
 
-MIN_TEMPERATURE: Final = 0.01  # Logits divided by a lower temperature overflow.
+MIN_TEMPERATURE: Final = 0.01  # A lower temperature makes logits overflow.
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
-# Chess programs often set these options. A policy ignores the values.
+# Chess programs often set these options.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
     "option name Threads type spin default 1 min 1 max 1024",
@@ -18,14 +18,14 @@ _WITHOUT_EFFECT: Final = (
 
 
 class UciError(ValueError):
-    """An option's value outside its range, or an impossible position; the message is one line."""
+    """An option's value outside its range, or an impossible position. The message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1
-    has_lines: bool = True  # Whether the policy can show several moves. If not, MultiPV is not declared, and setting it does nothing.
+    has_lines: bool = True  # Whether the policy can show several moves. If not, there is no MultiPV.
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
@@ -40,7 +40,7 @@ class UciOptions:
         return [f"option name Temperature type string default {self.temperature:g}", *[multipv] * self.has_lines, *_WITHOUT_EFFECT]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
-        """Return the options after a line `setoption WORDS`. Unknown names are ignored. Raises UciError for a bad value."""
+        """Return the options after a line `setoption WORDS`; unknown names are ignored. Raises UciError."""
         name, _, value = " ".join(words).removeprefix("name ").partition(" value ")
         parse = {"temperature": float, "multipv": int}.get(name.lower())
         if parse is None or (parse is int and not self.has_lines):

@@ -1,4 +1,4 @@
-"""Choice of the move that a policy plays as a UCI engine: its most likely move, or a sampled move."""
+"""Choice of a served policy's move: the most likely, or a sampled move."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,16 +15,15 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
     best: chess.Move | None  # Move to play; None resigns.
-    shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, the move to play first.
-    remark: str  # Text that the server sends as an `info string` line.
+    shown: tuple[chess.Move, ...]  # Moves of the MultiPV lines, `best` first.
+    remark: str  # Text of an `info string` line.
 
 
 class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the move to play and the moves to show.
+        """Choose from the UCI moves `allowed` (empty: all legal moves). `board` has a legal move.
 
-        `board` has a legal move. `allowed` are the UCI moves to choose from; empty allows all. The random numbers of a sample depend on
-        `seed`, `num_games` (number of `ucinewgame` commands so far) and the ply.
+        A sample's random numbers depend on `seed`, `num_games` (`ucinewgame` commands so far) and the ply.
         """
 
 
@@ -42,7 +41,7 @@ class PolicyMoveFinder:
         if allowed:
             kept = [column for column, move in enumerate(moves) if move.uci() in allowed]
             moves = [moves[column] for column in kept]
-            # Remove the other columns. A mask would not do, because sampling assumes that allowed moves are the first columns.
+            # A mask would not do, because sampling assumes that allowed moves are the first columns.
             log_probs = distribution.log_probs[:, kept]
             distribution = MoveDistribution.from_logits(log_probs, torch.ones_like(log_probs, dtype=torch.bool), temperature=1.0)
         chosen = int(distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply())))

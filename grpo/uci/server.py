@@ -1,7 +1,7 @@
-"""UCI server: lets a chess program play a policy through the UCI protocol (https://www.chessprogramming.org/UCI).
+"""UCI server: lets a chess program play a policy (https://www.chessprogramming.org/UCI).
 
 One thread suffices, because a search takes a few milliseconds. After `go infinite` or `go ponder`, the server computes the move at once
-and holds it until the chess program sends `stop` (or `ponderhit`). Every `go` gets exactly one `bestmove`, in order.
+and holds it until `stop` or `ponderhit`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +21,14 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""`bestmove` of a player that resigns or has no position: the null move."""
+"""`bestmove` to resign, or without a position: the null move."""
 
 
 class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """Prepare an engine. `load` is called once, at `isready` or the first search. `write` sends a line to the chess program."""
+        """`load` is called once, at `isready` or the first search. `write` sends a line to the chess program."""
         self._name = name
         self._defaults = self._options = options
         self._load = load
@@ -36,11 +36,11 @@ class UciEngine:
         self._write = write
         self._board: chess.Board | None = chess.Board()
         self._num_games = 0
-        self._held: str | None = None  # Computed move that waits to be sent.
+        self._held: str | None = None
         self._is_pondering = False  # Whether `ponderhit` also sends the held move.
 
     def handle(self, line: str) -> bool:
-        """Answer one line and return False after `quit`. Words before the first known command are skipped, as UCI demands."""
+        """Answer a line; return False after `quit`. UCI demands to skip words before the first known command."""
         words = line.split()
         start = next((index for index, word in enumerate(words) if word in _COMMANDS), None)
         if start is None:
@@ -79,7 +79,7 @@ class UciEngine:
         try:
             self._board = read_position(words)
         except UciError as error:
-            self._board = None  # A `go` must not answer with a move for the previous position.
+            self._board = None  # A `go` must not answer for the previous position.
             self._write(f"info string {error}; there is no position now")
 
     def _go(self, words: Sequence[str]) -> None:
@@ -111,7 +111,7 @@ class UciEngine:
 
 
 def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
-    """Answer all lines until `quit` or the end of the input. Then send a move that is still held."""
+    """Answer all lines until `quit` or the end of the input."""
     for line in received:
         if not engine.handle(line.decode("utf-8", "replace")):
             break
@@ -119,10 +119,9 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 
 
 def read_position(words: Sequence[str]) -> chess.Board:
-    """Return the board with its moves, as the line `position WORDS` gives it.
+    """Return the board of the line `position WORDS`, with its moves. Raises UciError for an impossible position or an illegal move.
 
-    Impossible castling and en-passant rights are dropped, as chess programs expect. Raises UciError for an impossible position or an
-    illegal move.
+    Impossible castling and en-passant rights are dropped, as chess programs expect.
     """
     start, _, moves = " ".join(words).partition(" moves ")
     kind, _, fen = start.removesuffix(" moves").partition(" ")

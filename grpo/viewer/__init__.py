@@ -1,1 +1,1 @@
-"""Pages for looking at games and for playing, and PGN."""
+"""Pages that show and play games, and PGN."""

@@ -1,7 +1,4 @@
-"""Annotates a match's highlights (games worth looking at) for the viewer's page and for PGN.
-
-Each position gets a note: the mover's move probabilities, if the mover is a policy, and the engine's score of every legal move.
-"""
+"""Annotates each position of a match's highlights (games worth looking at)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +13,14 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Takes boards that have legal moves. Returns, for each, UCI move -> probability at temperature 1. Returns None without probabilities."""
-Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for a player that is no policy.
+"""Takes boards with legal moves; returns each board's UCI move -> probability at temperature 1, or None if there are none."""
+Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for no policy.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if the mover has no probabilities.
-    scores: Mapping[str, Score]  # UCI move -> score after the move, seen by the mover; empty if the search failed.
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability, if known.
+    scores: Mapping[str, Score]  # UCI move -> score for the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
         """Return the mover's win probability after a move; None if unknown."""
@@ -41,15 +38,14 @@ class AnnotatedGame:
 
 
 def round_number(index: int) -> str:
-    """Return the PGN round of a game. `index` counts from 0, pairs and their games from 1: index 3 is `2.2`, game 2 of pair 2."""
+    """Return the PGN round of a game: index 3 (from 0) is `2.2`, game 2 of pair 2."""
     return f"{index // 2 + 1}.{index % 2 + 1}"
 
 
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return the highlights with notes, by index of the game. The engine searches every legal move to `depth` plies.
 
-    `pool` needs the options `move_values.engine_options()`. If the search of a position fails, the position has no scores. Raises
-    EngineError if too many searches fail (see `EnginePool.answers`).
+    `pool` needs `move_values.engine_options()`. Raises EngineError if too many searches fail (see `EnginePool.answers`).
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}

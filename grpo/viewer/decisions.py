@@ -1,10 +1,10 @@
 """A policy's most instructive decisions on held-out boards (boards that training does not use), by three measures.
 
-- change: value of the policy's most likely move minus the value of an earlier policy's most likely move
+- change: value of the policy's most likely move minus the value of an earlier policy's
 - regret: best value minus the value of the policy's most likely move
 - margin: best value minus second best value, on boards whose best move the policy found
 
-A move's value, in [0, 1], comes from an engine's search.
+An engine's search gives a move's value in [0, 1].
 """
 
 import numpy as np
@@ -22,36 +22,34 @@ from grpo.policy.distribution import MovePolicy
 class ValuedMove(Document):
     move: str  # UCI.
     probability: float
-    """Probability at temperature 1. In `NotableDecision.before` it is the earlier policy's, otherwise the judged policy's."""
-    value: float  # Value in [0, 1] for the player to move.
+    """Probability at temperature 1; in `NotableDecision.before`, the earlier policy's."""
+    value: float  # Value for the player to move.
 
 
 class NotableDecision(Document):
-    """A policy's most likely move on a board."""
-
-    fen: str  # FEN with move number 1, because encoded boards have none.
+    fen: str  # Move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move. If several are best: the chosen move if it is one of them, else the first.
+    best: ValuedMove  # Engine's best move: of several, the chosen move or else the first.
     regret: float
-    margin: float  # Best value minus the second best value.
-    before: ValuedMove | None  # Earlier policy's move; None without an earlier policy.
+    margin: float
+    before: ValuedMove | None  # Earlier policy's move.
 
 
 class Decisions(Document):
-    """Notable decisions on held-out boards. `improved` and `worsened` are empty without an earlier policy."""
+    """`improved` and `worsened` are empty without an earlier policy."""
 
     num_boards: int
-    improved: tuple[NotableDecision, ...]  # Largest rise of value.
-    worsened: tuple[NotableDecision, ...]  # Largest fall of value.
-    worst: tuple[NotableDecision, ...]  # Largest regret.
-    best: tuple[NotableDecision, ...]  # Best moves with the largest margin.
+    improved: tuple[NotableDecision, ...]
+    worsened: tuple[NotableDecision, ...]
+    worst: tuple[NotableDecision, ...]
+    best: tuple[NotableDecision, ...]
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
-    """Return up to `count` notable decisions by each measure. The measure is above 0; ties go to the first board.
+    """Return up to `count` decisions by each measure, if it is above 0; ties go to the first board.
 
-    `boards.values` must come from searches of depth `evaluation.heldout_depth`. `before` is an earlier policy.
+    `boards.values` must come from searches of depth `evaluation.heldout_depth`.
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

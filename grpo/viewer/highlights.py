@@ -1,4 +1,4 @@
-"""Chooses the games of a match that are worth looking at, by results and material."""
+"""Chooses the games of a match that are worth looking at."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Summary of a game. Its leads in material are in pawns and count for the first player."""
+    """Summary of a game; leads in material are in pawns and count for the first player."""
 
     index: int
     score: float
     num_plies: int
-    highest: int  # Largest lead; above 0 if the first player led at some ply.
-    lowest: int  # Smallest lead; below 0 if the second player led at some ply.
+    highest: int
+    lowest: int  # Smallest lead; below 0 if the second player led.
 
     @property
     def swing(self) -> tuple[int, int]:
-        """First the smaller of both players' largest leads, which is above 0 if both led. Then the range of leads, which decides ties."""
+        """Smaller of both players' largest leads, above 0 if both led; then the range of leads, for ties."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,14 +36,13 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Rules: name, condition on a game, and measure. A rule chooses the game with the largest measure."""
+"""A rule's name, condition on a game, and measure; the largest measure wins."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Choose up to `NUM_HIGHLIGHTS` distinct games. Return the index of each game -> name of the rule that chose it.
+    """Choose up to `NUM_HIGHLIGHTS` distinct games; return index -> name of the rule that chose the game.
 
-    Wins, losses and leads are the first player's. Each rule chooses one game; ties go to the earlier game. If rules find no game, the next
-    biggest swings fill their places. A lead is a difference in material that lasts two plies, so an exchange in progress does not count.
+    Wins and leads are the first player's. Ties go to the earlier game. The next biggest swings take the places of rules without a game.
     """
     # Deterministic players repeat games, so equal games count once.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}
@@ -55,7 +54,7 @@ def choose_highlights(result: MatchResult) -> dict[int, str]:
     for rule, is_met, measure in (*_RULES, *([("next biggest swing", lambda _: True, lambda game: game.swing)] * NUM_HIGHLIGHTS)):
         candidates = [game for game in remaining if is_met(game)]
         if candidates and len(chosen) < NUM_HIGHLIGHTS:
-            best = max(candidates, key=measure)  # `max` returns the first of ties.
+            best = max(candidates, key=measure)
             remaining.remove(best)
             chosen[best.index] = rule
     return chosen
@@ -67,9 +66,9 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead at each ply: the smaller of the last two differences in material, or 0 if not the same side is ahead in both."""
+    """Yield White's lead at each ply: the smaller of the last two differences in material, or 0 if the side ahead changed."""
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
-    for now in leads:
+    for now in leads:  # Two plies, so an exchange in progress does not count.
         yield min(before, now, key=abs) if before * now > 0 else 0
         before = now

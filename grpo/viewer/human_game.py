@@ -1,4 +1,4 @@
-"""A game of a person against a policy, played on the page of `grpo.viewer.page_server`."""
+"""A game of a person against a policy."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,11 @@ _NUM_SHOWN: Final = 5
 
 
 class MoveError(PlainError, ValueError):
-    """A text or action that is impossible now; the message names what is possible."""
+    """A text or action that is impossible now."""
 
 
 class HumanGame:
-    """A game in progress: between calls the person is to move, or the game is over."""
+    """Between calls the person is to move, or the game is over."""
 
     def __init__(
         self,
@@ -30,12 +30,10 @@ class HumanGame:
         fen: str = chess.STARTING_FEN,
         probabilities: Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None] | None = None,
     ) -> None:
-        """Set up the position `fen`. If the opponent is to move there, the opponent moves at once.
+        """Set up the position `fen`. Raises MoveError if the position is illegal or its game is over.
 
-        `choose` returns the opponent's move on a board, or None to resign. `about` describes the opponent's strength. `probabilities` takes
-        boards and returns the opponent's move probabilities for each, by UCI move; it returns None if the opponent has none.
-
-        Raises MoveError if the position is illegal or its game is over.
+        `choose` returns the opponent's move, or None to resign. `about` describes the opponent. `probabilities` returns each board's
+        UCI move -> opponent's probability, or None.
         """
         try:
             self.board = chess.Board(fen)
@@ -71,7 +69,7 @@ class HumanGame:
         return [] if self.end else [action for action in is_possible if is_possible[action]]
 
     def parse(self, text: str) -> chess.Move:
-        """Return the legal move that `text` names in SAN or UCI. Raises MoveError, which lists similar legal moves."""
+        """Return the legal move that `text` names in SAN or UCI. Raises MoveError."""
         self._refuse_if_over()
         for parse, move in ((self.board.parse_san, text), (self.board.parse_uci, text.lower())):
             try:
@@ -82,17 +80,15 @@ class HumanGame:
                 return parsed
         legal = [self.board.san(move) for move in self.board.legal_moves]
         near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
-        raise MoveError(
-            f"{text} names no legal move{' (you are in check)' * self.board.is_check()}; or several. Nearest: {', '.join(near)}"
-        )
+        raise MoveError(f"{text} names no single legal move{' (you are in check)' * self.board.is_check()}. Nearest: {', '.join(near)}")
 
     def play(self, text: str) -> None:
-        """Play the person's move and the opponent's answer. Raises MoveError if `text` names no legal move."""
+        """Play the person's move and the opponent's answer. Raises MoveError."""
         self.board.push(self.parse(text))
         self._answer()
 
     def undo(self) -> None:
-        """Take back the person's last move and the answer. Raises MoveError if there is none or the game is over."""
+        """Take back the person's last move and the answer. Raises MoveError."""
         self._refuse_if_over()
         if "undo" not in self.actions:
             raise MoveError("there is no move of yours to take back")
@@ -100,12 +96,12 @@ class HumanGame:
         self.board.pop()
 
     def resign(self) -> None:
-        """End the game as the person's loss. Raises MoveError if the game is over."""
+        """End the game as the person's loss. Raises MoveError."""
         self._refuse_if_over()
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN, probability) of `num_plies_back` plies ago; empty without probabilities."""
+        """Return the five most probable moves (SAN) of `num_plies_back` plies ago; empty without probabilities."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
@@ -125,7 +121,7 @@ class HumanGame:
         return f"{game.accept(chess.pgn.StringExporter())}\n"
 
     def facts(self) -> dict[str, Any]:
-        is_answered = self.board.move_stack and self.board.turn == self.person_is_white  # The policy moved last.
+        is_answered = self.board.move_stack and self.board.turn == self.person_is_white
         return {
             "opponent": self.opponent,
             "about": self.about,

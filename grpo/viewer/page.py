@@ -1,4 +1,4 @@
-"""The game viewer: annotated games (see `grpo.viewer.annotations`) as one HTML file that needs no network."""
+"""The game viewer: annotated games as one HTML file that needs no network."""
 
 import html
 import json
@@ -13,30 +13,29 @@ import chess.svg
 from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
-# Templates, styles and scripts. A change of these files does not change the hash of a pipeline step, so no games are repeated.
 _PAGES: Final = Path(__file__).parent / "pages"
 _NUM_SHOWN: Final = 5  # Most probable moves of a position.
 _DIGITS: Final = 4
 
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
-    """Return the page of a match. `annotated`: index of a game -> notes; the page shows these games in this order."""
+    """Return the page of a match. `annotated`: index of a game -> notes, in the order of the page."""
     games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
     return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
 
 
 def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
-    """Return a page from a template of the folder `pages`, with style sheet, pieces, board code and data inside."""
-    # Escape "<", because a text that contains "</script>" would end the script element around the JSON.
+    """Return a page from a template of the folder `pages`, with everything inside."""
+    # A text with "</script>" would end the script element around the JSON.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
     files = {"$STYLE": "style.css", "$BOARD": "board.js", "$BODY": template, "": "page.html"}
     parts |= {mark: _PAGES.joinpath(name).read_text(encoding="utf-8") for mark, name in files.items()}
-    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass: a mark such as `$DATA` inside the data stays.
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass, so a mark such as `$DATA` inside the data stays.
 
 
 def _pieces() -> str:
-    """Return python-chess's drawings of pieces as SVG symbols with ids such as `wN` and `bQ`; the page shows them by `<use>`."""
+    """Return python-chess's pieces as SVG symbols, with ids such as `wN`."""
     names = {letter: ("w" if letter.isupper() else "b") + letter.upper() for letter in chess.svg.PIECES}
     symbols = [f'<symbol id="{names[letter]}" viewBox="0 0 45 45">{drawing}</symbol>' for letter, drawing in chess.svg.PIECES.items()]
     return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'
@@ -47,7 +46,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # A position's win probability is the one of the last move. The first position has no last move, so the engine's best move gives it.
+    # The last move gives a position's win probability; the engine's best move gives the first position's.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
@@ -70,10 +69,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
-    """Return the moves that the page shows: the five most probable, the move played, and the engine's best move.
-
-    Without probabilities, the five best moves take the place of the most probable.
-    """
+    """Return the moves to show: the five most probable (or else the five best), the move played, and the engine's best."""
     order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
     ranked = sorted(order, key=lambda move: -order[move])
     best, likeliest = note.best(), ranked[0] if note.probabilities else None

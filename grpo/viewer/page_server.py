@@ -1,7 +1,4 @@
-"""Serves the page on which a person plays a policy, on this machine only.
-
-The server listens on the loopback address, demands a random token in every path, and checks the Host header.
-"""
+"""Serves the page on which a person plays a policy, on this machine only."""
 
 import json
 import secrets
@@ -23,25 +20,25 @@ class PlayServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
-        """Listen on the loopback address; port 0 takes a free port.
+        """Listen on the loopback address; port 0 takes a free port. Raises OSError if the port is taken, OverflowError if it is too large.
 
-        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` takes each game
-        once, after its end. Raises OSError if the port is taken, OverflowError if the number is too large.
+        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` takes each
+        finished game.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
         self.game = new_game(None)
-        self.lock = threading.Lock()  # A browser opens several connections to the one game.
+        self.lock = threading.Lock()  # A browser opens several connections.
         self.token = secrets.token_urlsafe(16)
         self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
 
     @property
     def address(self) -> str:
-        """URL of the page, with the token; requests without the token fail."""
+        """URL of the page, with the token that every request needs."""
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Do an action and return the page's data. Raises MoveError if the action is impossible.
+        """Do an action and return the page's data. Raises MoveError.
 
         `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`).
         """
@@ -80,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._is_allowed("act"):
             try:
                 size = int(self.headers["Content-Length"])
-                if not 0 <= size <= _MAX_BODY:  # With a negative size, `read` would read without a limit.
+                if not 0 <= size <= _MAX_BODY:  # A negative size would read without a limit.
                     raise MoveError(f"not an action: {size} bytes")
                 wanted = json.loads(self.rfile.read(size))
                 if not isinstance(wanted, dict):
@@ -93,8 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
 
     def _is_allowed(self, path: str) -> bool:
-        """Check the token, the Host header, and a POST's content type and origin. Reply 404 if one is wrong."""
-        # Host: a foreign web page can have a name that resolves to this machine.
+        """Check token, host, and a POST's content type and origin; reply 404 if one is wrong."""
+        # A foreign web page can have a name that resolves to this machine.
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")

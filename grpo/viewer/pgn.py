@@ -26,17 +26,16 @@ def event_pgn(
     facts: Mapping[str, str] | None = None,
     annotated: Mapping[int, AnnotatedGame] | None = None,
 ) -> str:
-    """Return the games of all `results` as PGN, in order. Equal arguments give equal texts.
+    """Return the games of all `results` as PGN, in order.
 
-    - Tag `Round`: number of the pair and of the game in the pair, from 1, such as `2.1`.
-    - Tag `Result`: result as played. Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap.
-    - Tags `WhiteAnswers` and `BlackAnswers`: counts of answers, for players that can fail to name a legal move.
-    - `played_on`: None writes an unknown date, so equal runs give equal files.
+    - Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap.
+    - Tags `WhiteAnswers` and `BlackAnswers`: counts of a player's answers.
+    - `played_on`: None writes an unknown date.
     - `facts`: extra tags.
     - `annotated`: index of a game, counted over all `results` -> notes. Tag `Chosen`: rule that chose the game.
 
-    Each move of an annotated game gets a comment with up to three numbers. The first is the engine's score for White, in pawns
-    (`[%eval 0.35]`) or in moves to mate (`[%eval #3]`). Then follow the move's probability, and the mover's win probability after the move.
+    Comments on annotated moves have White's score in pawns (`[%eval 0.35]`) or moves to mate (`[%eval #3]`), the move's probability, and
+    the mover's win probability.
     """
     texts = []
     for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
@@ -88,7 +87,7 @@ def _movetext(game: PlayedGame, result: str, notes: Sequence[MoveNote] | None) -
 
 def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
     score = note.scores.get(move)
-    # Mate in 1 means that this move mates; its comment has no score.
+    # The comment on a mating move (mate in 1) has no score.
     parts = [] if score is None or (score.is_mate and score.value == 1) else [f"[%eval {_white_eval(score, mover)}]"]
     facts = [f"probability {note.probabilities[move]:.1%}"] if move in note.probabilities else []
     if (chance := note.chance(move)) is not None:
@@ -97,7 +96,7 @@ def _comment(note: MoveNote, move: str, mover: chess.Color) -> str:
 
 
 def _white_eval(score: Score, mover: chess.Color) -> str:
-    # The mover's score counts the move itself: mate in 3 before the move is mate in 2 after it.
+    # Mate in 3 before the move is mate in 2 after it.
     after = score.value - 1 if score.is_mate and score.value > 0 else score.value
     value = after if mover == chess.WHITE else -after
     return f"#{value}" if score.is_mate else f"{value / 100:.2f}"

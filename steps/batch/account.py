@@ -1,4 +1,4 @@
-"""Checks of the AWS account for tasks on AWS Batch. All checks run in parallel and take about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch. They run in parallel and take about ten seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -11,13 +11,12 @@ from steps.run.machine import SECRETS
 
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 4
-# Error codes that only warn: this account lacks the right for a check, but the jobs' role may have the right.
+# Error codes that only warn, because the jobs' role may have a right that this account lacks.
 _DENIED: Final = ("AccessDeniedException", "UnauthorizedOperation")
 _PAGE: Final = "(docs/aws.md)"
 
 
 def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
-    """Return the results of all checks for `--with batch`. Each check has its own thread."""
     import boto3.session  # noqa: F401 - The threads must not import boto3 at the same time.
     from metaflow import metaflow_config
 
@@ -84,7 +83,6 @@ def _secrets(environment: Mapping[str, str]) -> str:
 
 
 def _set(name: str, value: str | None, what: str) -> str:
-    """Return the value of a Metaflow variable. Raises PreflightError if the value is empty."""
     if not value:
         raise PreflightError(f"{name} is not set: give {what} {_PAGE}")
     return value
@@ -92,7 +90,7 @@ def _set(name: str, value: str | None, what: str) -> str:
 
 @contextmanager
 def _in_words(remedy: str) -> Iterator[None]:
-    """Raise an AWS error as PreflightError with the remedy, or as PassingError if this account has no right to ask."""
+    """Turn an AWS error into a PreflightError, or into a PassingError if this account has no right to ask."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

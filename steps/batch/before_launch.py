@@ -1,4 +1,4 @@
-"""Checks before Metaflow is imported, because Metaflow reads its variables at import and reports faults as tracebacks."""
+"""Checks before Metaflow is imported, because Metaflow would report faults as tracebacks."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
@@ -11,10 +11,9 @@ from steps.run.orchestrator import configuration, service
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
     """Check the command, Metaflow's configuration and, for `--with batch`, the AWS account; yield notes for the user.
 
-    `--with batch` sets METAFLOW_DEFAULT_DATASTORE=s3 in `environment`, so the user needs no further option.
+    `--with batch` sets METAFLOW_DEFAULT_DATASTORE=s3 in `environment`.
 
-    Raises CommandError for mistyped settings, OrchestratorError for a wrong configuration of Metaflow, and DestinationError with a table
-    of the failed checks for Batch.
+    Raises CommandError for mistyped settings, OrchestratorError for a wrong configuration, DestinationError for failed checks of Batch.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):

@@ -1,7 +1,4 @@
-"""Metaflow around a run: step decorators for AWS Batch, the context of a task, tags, and the flow's command with its signals.
-
-A step of the flow runs as one or more tasks. The launcher is the process of `run` or `resume`.
-"""
+"""Metaflow around a run: decorators for AWS Batch, a task's context, tags, and the flow's command with its signals."""
 
 import json
 import os
@@ -31,12 +28,12 @@ from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
 
-_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # Limits the cost of a hang; not meant to end training.
-_NUM_RETRIES: Final = 3  # Retries of a task whose machine was lost. Errors in settings or code are not retried.
+_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # Limits the cost of a hang.
+_NUM_RETRIES: Final = 3  # Retries of a task whose machine was lost.
 
 
 def name_store() -> None:
-    """Set CHESS_GRPO_STORE to a folder beside Metaflow's own data, if tasks run on Batch and the variable is not set."""
+    """Set CHESS_GRPO_STORE, if not set, to a folder beside Metaflow's data, if tasks run on Batch."""
     if sends_to_batch(sys.argv) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
         os.environ[STORE] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
@@ -44,12 +41,11 @@ def name_store() -> None:
 class Deployment(FlowMutator):  # type: ignore[misc]
     """Decorates each step of a run on AWS Batch with the settings' `resources`.
 
-    A run on this machine gets no decorator, only a variable with the launcher's token. The run's records have the token, which shows later
-    commands whether the launcher still lives (`steps.run.processes`).
+    A run on this machine gets only a token, which later shows whether the launcher, the process of `run` or `resume`, still lives.
     """
 
     def mutate(self, mutable_flow: Any) -> None:
-        """Add the decorators. Metaflow calls this method after it has read the settings."""
+        """Metaflow calls this method after it has read the settings."""
         if not (sends_to_batch(sys.argv) or is_container(os.environ)):
             if {"run", "resume"} & set(sys.argv[1:]):
                 os.environ[LAUNCHER] = own_token()
@@ -67,8 +63,8 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
             if sources := secret_names(os.environ):
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
-            # `--with batch` has decorated the step before; without OVERRIDE, Metaflow would ignore this decorator. Each process of the run
-            # adds the decorator, because Metaflow does not pass it to child processes. A task needs it for the spot monitor.
+            # `--with batch` has decorated the step already, so Metaflow would ignore this decorator without OVERRIDE. Tasks add the
+            # decorator too: Metaflow does not pass it to child processes, and a task needs it for the spot monitor.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
             step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
@@ -82,10 +78,7 @@ def as_task() -> Iterator[None]:
 
 
 def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
-    """Tag Metaflow's run with preset, seed and verdict, so Metaflow's client can find the run by tags.
-
-    The preset is the one with the fewest different settings. If Metaflow's metadata service refuses tags, print a warning.
-    """
+    """Tag Metaflow's run with nearest preset, seed and verdict."""
     launch = launch_of(settings)
     tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
     try:
@@ -95,7 +88,7 @@ def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
 
 
 def main(flow: Any) -> None:
-    """Run the flow's command. If the run fails, print one line with the cause and the command that resumes it."""
+    """Run the flow's command. If the run fails, print the cause and the command that resumes the run."""
     if not {"run", "resume"} & set(sys.argv[1:]):
         flow()
         return
@@ -114,7 +107,7 @@ def main(flow: Any) -> None:
 
 
 def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
-    """Exit with a message if Metaflow does not know the run to resume; Metaflow itself would print a traceback."""
+    """Exit with a message instead of Metaflow's traceback."""
     origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
     try:
         if origin:
@@ -132,11 +125,11 @@ def _explain(machine: Machine) -> None:
     """Print the error of this process's run, and the command that resumes the run.
 
     After a PlainError, which the task has printed, the command starts a new run, because the error may need other settings and `resume`
-    keeps them. Prints nothing if neither the store nor Metaflow knows the run.
+    keeps the settings.
     """
     runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
-    # Closing a run ends its attempts that are still recorded as running.
+    # `close` ends attempts that are still recorded as running.
     known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
     message = ""
     if run := next((run for run in known if run.failure is not None and run.error), None):
@@ -154,10 +147,10 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. The kernel then sends the tasks SIGTERM, and they save their progress."""
+    """Print the command that resumes the run, and exit. The kernel then sends SIGTERM to the tasks, which save their progress."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
-    with suppress(PlainError):  # If the store fails, `runs` will report a lost process, not a stop.
+    with suppress(PlainError):  # If the store fails, the command `runs` shows a lost process, not a stop.
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
     message = (
@@ -165,6 +158,6 @@ def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         if current.run_id
         else "Stopped before the run began."
     )
-    # `print` is not reentrant, and the signal may have interrupted one; `os.write` is.
+    # The signal may have interrupted `print`, which is not reentrant.
     os.write(sys.stdout.fileno(), f"\n{message}\n".encode())
     os.kill(os.getpid(), number)

@@ -1,7 +1,4 @@
-"""The decision whether tasks run on AWS Batch, and the environment variables of these tasks.
-
-A container starts with an empty disk and without the launcher's variables. A task gets only the variables below.
-"""
+"""Decision whether tasks run on AWS Batch, and these tasks' environment variables, queue and image."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,8 +11,8 @@ from steps.run.commands import option_values
 from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
 from steps.run.versions import CODE
 
-GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"  # Variable with the job queue of GPU tasks.
-GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"  # Variable with the image of GPU tasks.
+GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
+GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
 _BY_VALUE: Final = (
@@ -27,7 +24,7 @@ BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "
 
 
 class DestinationError(PlainError, RuntimeError):
-    """A setting for tasks on AWS Batch is missing or wrong; the message names the setting."""
+    """A setting for tasks on AWS Batch is missing or wrong."""
 
 
 def sends_to_batch(arguments: Sequence[str]) -> bool:
@@ -37,10 +34,10 @@ def sends_to_batch(arguments: Sequence[str]) -> bool:
 
 
 def reachable(environment: Mapping[str, str]) -> str:
-    """Return the address of the tracking store.
+    """Return the address of the tracking store. The network is not tried.
 
-    Raises DestinationError if the address is missing, a file, or a port of this machine, or if this address or `WANDB_BASE_URL` holds a
-    name or password. The network is not tried.
+    Raises DestinationError for a missing address, a file, a port of this machine, and a name or password in the address or in
+    `WANDB_BASE_URL`.
     """
     address = environment.get(_TRACKING, "")
     if reason := _not_reached(address):
@@ -51,14 +48,14 @@ def reachable(environment: Mapping[str, str]) -> str:
     for name in (_TRACKING, _MIRROR):
         if without_secrets(value := environment.get(name, "")) != value:
             raise DestinationError(
-                f"{name} holds a name or password, which each job's description would show. Leave it out, store"
+                f"{name} holds a name or password, which each job's description would show. Leave it out, store the needed ones of"
                 f" {', '.join(BY_NAME_ONLY)} in AWS Secrets Manager, and list the secrets' names in {SECRETS} (docs/aws.md)"
             )
     return address
 
 
 def _not_reached(address: str) -> str:
-    """Return why other machines cannot reach a tracking store; "" if nothing speaks against it."""
+    """Return why other machines cannot reach a tracking store, or ""."""
     if not address:
         return "it is not set"
     if sqlite_file(address) is not None or "://" not in address:
@@ -67,13 +64,13 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
-    """Return a task's environment variables. They hold no secret, because `reachable` refuses addresses with one."""
+    """Return a task's environment variables. `reachable` has refused addresses that hold secrets."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 
 
 def batch_place(task: TaskResources, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return job `queue` and `image` of a GPU task, if the variables are set. Otherwise Metaflow's configuration applies."""
+    """Return `queue` and `image` of a GPU task, if set. Otherwise Metaflow's configuration applies."""
     place = {"queue": environment.get(GPU_QUEUE), "image": environment.get(GPU_IMAGE)} if task.num_gpus else {}
     return {name: value for name, value in place.items() if value}
 

@@ -1,7 +1,6 @@
-"""Spot interruption: turns the two-minute notice of an EC2 spot instance into SIGTERM, so that the step saves its progress.
+"""Turns the two-minute notice of an EC2 spot interruption into SIGTERM, on which a step saves its progress.
 
-Metaflow's monitor writes a file when the notice comes, and sends SIGTERM to the container's shell. The shell does not forward the signal,
-so the task polls the file.
+Metaflow's monitor writes a file when the notice comes, and sends SIGTERM only to the container's shell. So the task polls the file.
 """
 
 import os
@@ -17,10 +16,7 @@ _SECONDS_BETWEEN: Final = 1.0  # Between two checks for the file.
 
 @contextmanager
 def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
-    """Send this process SIGTERM, once, if a spot interruption notice comes while the block runs.
-
-    `notice` is the path of Metaflow's file (`current.spot_termination_notice`). None, as outside of AWS Batch, means no polling.
-    """
+    """Send this process SIGTERM, once, if the file `notice` appears while the block runs. Without `notice`, do nothing."""
     if notice is None:
         yield
         return

@@ -17,12 +17,12 @@ _NUM_PREVIEWED: Final = 200
 
 
 def read_boards(folder: Path) -> pa.Table:
-    """Return the table of boards (`BOARD_SCHEMA`). Raises CorruptError for a damaged file."""
+    """Raise CorruptError for a damaged file."""
     return _read(folder / BOARDS, BOARD_SCHEMA)
 
 
 def preview(path: Path) -> bytes:
-    """Return the first `_NUM_PREVIEWED` boards of a Parquet file as CSV, without columns that contain lists."""
+    """Return the first `_NUM_PREVIEWED` boards as CSV, without columns that contain lists."""
     columns = [field.name for field in BOARD_SCHEMA if not pa.types.is_nested(field.type)]
     rows = next(pq.ParquetFile(path).iter_batches(batch_size=_NUM_PREVIEWED, columns=columns))
     text = BytesIO()
@@ -31,12 +31,12 @@ def preview(path: Path) -> bytes:
 
 
 def read_game_table(folder: Path) -> pa.Table:
-    """Return the table of games (`GAME_SCHEMA`). Raises CorruptError for a damaged file."""
+    """Raise CorruptError for a damaged file."""
     return _read(folder / GAMES, GAME_SCHEMA)
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the keys (`position_key`) of all boards and of all positions in their games. No match may open with one of these positions."""
+    """Return the keys (`position_key`) of all boards and of all positions in their games, with which no match may open."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 

@@ -1,7 +1,4 @@
-"""Diagnosis of `finetune` during training, shown by terminal, card and tracker.
-
-The diagnosis changes no output, so no step's version (the hash that identifies an output) covers this file.
-"""
+"""Diagnosis of `finetune` during training. It changes no output, so no step's version (the hash that identifies an output) covers it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +12,6 @@ from steps.names import FINDINGS
 
 
 class LiveDiagnosis:
-    """Applies the diagnosis to each record of `finetune`."""
-
     def __init__(self, settings: Settings) -> None:
         self._limits = {"critical_entropy": settings.grpo.critical_entropy}
         self._watch = Watch(settings)
@@ -26,11 +21,10 @@ class LiveDiagnosis:
         refuse(look_before(metrics, step=step, limits=self._limits))
 
     def observe(self, record: Record) -> tuple[Event, ...]:
-        """Return an event for each finding that earlier records did not have. A resumed run gives the same events."""
+        """Return an event for each finding that earlier records did not have."""
         return tuple(Event(FINDING, f"{finding.severity}: {finding.line}") for finding in self._watch.observe(record))
 
     def write(self, folder: Path) -> str:
-        """Write the diagnosis of the complete history, and return a line with the diagnosis's tag."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
         write_document(folder / FINDINGS, diagnosis)

@@ -1,7 +1,7 @@
 """Code of the steps that play games: an arena, the stages of a selection, documents of games.
 
-A selection chooses and judges a candidate, a checkpoint of `finetune`. Adjudication turns a draw by repetition, fifty moves or ply cap
-into a win for a side that an engine finds clearly better. The ladder is a set of rated engine opponents ("rungs").
+A selection chooses and judges a candidate, a checkpoint of `finetune`. Adjudication turns some draws into a win for a side that an engine
+finds clearly better. The ladder is a set of rated engine opponents ("rungs").
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,14 +33,12 @@ CONFIRMATION: Final = "confirmation"
 PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
-"""Stages of a selection. No two stages share an opening, and no opening is a position of the dataset, because `Arena.openings` excludes
-used positions."""
+"""Stages of a selection. No two stages share an opening."""
 FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` divide.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
 def playing_engines(machine: Machine) -> EnginePool:
-    """Return engines for matches, one per thread. An engine starts at its first search."""
     return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
 
 
@@ -48,7 +46,7 @@ class Arena:
     """Plays and adjudicates games by a run's settings; a context manager that ends the engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Prepare without starting engines; `progress` takes the number of finished games, the number of expected games, and a label."""
+        """Start no engine yet. `progress` takes the numbers of finished and expected games, and a label."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)
@@ -65,14 +63,11 @@ class Arena:
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Draw `count` openings (FENs) that `exclude` does not have, and add their keys to `exclude`. `stream` names the random stream."""
+        """Draw `count` openings (FENs) that are not in `exclude`, and add their keys to it. `stream` names the random stream."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
-        """Play a match and adjudicate undecided games.
-
-        `openings` is a list for a complete match. For a part of a match, it maps the index in the complete match to the opening.
-        """
+        """Play a match and adjudicate. For a part of a match, `openings` maps the index in the complete match to the opening."""
         before = self._num_done
         result = play_match(
             first,
@@ -87,7 +82,7 @@ class Arena:
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
         """Play the games that rate one or two players on the ladder (`place_on_ladder`). `purpose` names the rungs' random streams."""
-        # The index of the opening selects the rung's random numbers, so a rung plays equally against each player.
+        # An opening's index selects the rung's random numbers, so a rung plays equally against each player.
         numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
@@ -102,7 +97,6 @@ def read_ladder(calibrated: Path) -> Ladder:
 
 
 def interval_metrics(name: str, estimate: Estimate) -> dict[str, float]:
-    """Return metric -> number for an estimate and the two ends of its interval."""
     return dict(zip(interval_names(name), (estimate.value, estimate.low, estimate.high), strict=True))
 
 
@@ -111,12 +105,11 @@ def checkpoint(work: Work, step: int) -> Path:
 
 
 def screening_match(candidate: int, number: int) -> str:
-    """Return the key in `ScreeningGames` of a candidate's games in a round (from 0)."""
+    """Return the key in `ScreeningGames`; `number` is the round, from 0."""
     return f"{SCREENING}, round {number + 1}: step {candidate}"
 
 
 def player_names(stage: str, candidate: int) -> tuple[str, str]:
-    """Return the names of the candidate and the opponent in a stage."""
     if stage == SAMPLED:
         return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL

@@ -1,8 +1,7 @@
-"""The loop around the GRPO trainer. It saves checkpoints, so a killed run resumes and ends with the same files as an undisturbed run.
+"""The loop around the GRPO trainer. A killed run resumes from a checkpoint, and ends with the same files as an undisturbed run.
 
-The progress folder holds the journal (all records so far), `checkpoints/` and, after training, the report. A step's record is logged before
-the step's checkpoint is saved, so every checkpoint has its complete history. After a SIGTERM, the loop completes the current GRPO step,
-saves a checkpoint and exits. Before the first step and after the last step, a SIGTERM ends the process at once.
+The progress folder holds the journal (all records so far), `checkpoints/` and, after training, the report. After a SIGTERM, the loop
+completes the current GRPO step, saves a checkpoint and exits.
 """
 
 import math
@@ -47,21 +46,19 @@ from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
-NUM_CHECKPOINTS_KEPT: Final = 12  # Measured checkpoints: the newest, and the lowest held-out regrets.
+NUM_CHECKPOINTS_KEPT: Final = 12  # Measured checkpoints.
 _REGRET: Final = "heldout/regret_best"
 
 
 class TrainingReport(Training):
-    """The report of `finetune`."""
-
-    weights: str  # Hash of the final weights of `Trainer.evaluation_policy`, the policy that is measured and saved.
+    weights: str  # Hash of the final weights of `Trainer.evaluation_policy`.
 
 
 class TrainingLoop:
     """Trains for `grpo.num_steps` steps or until the trainer stops."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
-        """Prepare to train. `trainer` has made no step of this run; `heldout` measures the current `trainer.evaluation_policy`."""
+        """Take a trainer that has made no step of this run, and `heldout`, which measures `trainer.evaluation_policy`."""
         self._work = work
         self._trainer = trainer
         self._config = work.settings.grpo
@@ -74,8 +71,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and write checkpoints, report and findings into the output.
 
-        Raises SystemExit(RESUMABLE) after a SIGTERM. After an error, journal and checkpoints stay in the progress folder. The message of a
-        PlainError says how to resume.
+        Raises SystemExit(RESUMABLE) after a SIGTERM.
         """
         diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
@@ -86,15 +82,12 @@ class TrainingLoop:
             error.args = (f"{error}\n{self._how_to_resume()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
-        # Checkpoints are linked, not moved, because a kill before the output is in the store must not lose checkpoints.
+        # Checkpoints are linked, not moved, because a kill before the output is stored must not lose them.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
     def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
-        """Restore trainer and history at the newest sound checkpoint, or begin anew.
-
-        Raises NotLearnableError if training begins anew and the first rollout shows that GRPO can learn nothing.
-        """
+        """Restore trainer and history at the newest sound checkpoint, or begin anew."""
         history = self._work.history()
         remove_leftovers(self._folder)
         self._delete_damaged(last=history[-1].step if history else -1)
@@ -113,7 +106,7 @@ class TrainingLoop:
         self._work.log(self._with_measurements(Record(self._first, {})))
 
     def _delete_damaged(self, *, last: int) -> None:
-        """Delete checkpoints that are damaged or newer than `last`, the journal's last step; print a warning for each."""
+        """Delete checkpoints that are damaged or newer than `last`, the journal's last step."""
         for folder in checkpoint_folders(self._checkpoints):
             try:
                 verified_manifest(folder)
@@ -126,7 +119,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # The report is written before the last checkpoint. After a kill between the two, training resumes at an earlier checkpoint.
+        # The report is written before the last checkpoint: after a kill between them, training resumes at an earlier checkpoint.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:
@@ -138,7 +131,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # Timings are logged before the checkpoint is saved, so a resumed run logs lines in the same order.
+                # The checkpoint is saved last, so every checkpoint has a complete history, and a resumed run logs in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or has_sigterm():
@@ -155,7 +148,7 @@ class TrainingLoop:
     def _prune(self) -> None:
         """Keep `NUM_CHECKPOINTS_KEPT` measured checkpoints: the newest, and the lowest held-out regrets.
 
-        A checkpoint without a measurement (saved after a SIGTERM) is kept only while it is the newest.
+        A checkpoint without a measurement (saved after a SIGTERM) stays only while it is the newest.
         """
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
         history = self._work.history()
@@ -195,10 +188,7 @@ def _link(source: Path, target: Path) -> None:
 
 @contextmanager
 def _first_sigterm_deferred() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether a SIGTERM has arrived; a second SIGTERM ends the process at once.
-
-    Works only in the main thread, because Python delivers signals there.
-    """
+    """Yield a function that returns whether a SIGTERM has arrived; a second SIGTERM ends the process at once."""
     before, has_arrived = signal.getsignal(signal.SIGTERM), False
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

@@ -1,1 +1,1 @@
-"""Running a step: the task that runs it, the origin of a resumed run, the checks before a run."""
+"""A step's task, the origin of a resumed run, and the checks before a run."""

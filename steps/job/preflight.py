@@ -1,4 +1,4 @@
-"""Checks before a run, shown as one table with a remedy for each fault: at a run's start and in the command `doctor`."""
+"""Checks at a run's start and in the command `doctor`, with a remedy for each fault."""
 
 import os
 import platform
@@ -39,7 +39,7 @@ _SHOWN: Final = 5  # Most files or packages in a message.
 
 
 class PreflightError(PlainError, RuntimeError):
-    """Something that a run needs is missing or wrong; the message has the remedy."""
+    """Something that a run needs is missing or wrong."""
 
 
 class PassingError(PlainError, RuntimeError):
@@ -49,13 +49,13 @@ class PassingError(PlainError, RuntimeError):
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
     what: str
-    is_fine: bool  # Whether a run can start; also true for a warning.
+    is_fine: bool  # Whether a run can start; true for a warning, too.
     detail: str  # The result, or the fault and its remedy.
-    is_warning: bool = False  # Whether something fails that may work later.
+    is_warning: bool = False  # Whether `detail` is a PassingError's message.
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
-    """Run the checks of a run's start and return their results. `read_only` writes nothing into the store."""
+    """Run the checks of a run's start. `read_only` writes nothing into the store."""
     checks: dict[str, Callable[[], str]] = {
         "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
@@ -75,7 +75,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Run the checks of `doctor`, which change nothing, and return their results. The defaults replace invalid settings."""
+    """Run the checks of `doctor`, which change nothing. Defaults replace invalid settings."""
     usable, fault = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
@@ -90,7 +90,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
 
 
 def tried(what: str, check: Callable[[], str]) -> PreflightCheck:
-    """Run a check. Return its result, or its error as a warning (PassingError) or a fault."""
+    """Run a check. A PassingError becomes a warning, any other PlainError a fault."""
     try:
         return PreflightCheck(what, is_fine=True, detail=check())
     except PassingError as warning:
@@ -127,7 +127,7 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse a wrong address or account. Warn if the tracking store does not answer, because the run can be logged later."""
+    """Refuse a wrong address or account. Only warn if the tracking store does not answer, because the run can be logged later."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
             f"{machine.shown_uri} is a file in this container, and is lost with the container. Where you launch the run, set"
@@ -157,7 +157,6 @@ def _tracking(machine: Machine) -> str:
 
 
 def _store(machine: Machine, *, read_only: bool) -> str:
-    """Write and read a small record, except with `read_only`."""
     if read_only:
         return f"{machine.store}: it is written to when a run starts"
     Store.of(machine).probe()
@@ -171,7 +170,7 @@ def _device(machine: Machine) -> str:
 
 
 def _book(settings: Settings) -> str:
-    """Check that the book has enough openings for the step that needs the most."""
+    """Refuse a book with too few openings."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
@@ -195,7 +194,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _boards(settings: Settings, machine: Machine) -> str:
-    """Count the boards that `build_boards` will find in the files, without engine searches. Compare the counts with the settings."""
+    """Compare the boards that `build_boards` will find in the files with the settings."""
     wanted, missing, report = _counted(settings, machine)
     if not any(missing.values()):
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
@@ -210,17 +209,15 @@ def _boards(settings: Settings, machine: Machine) -> str:
 
 
 def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
-    """Return whether the settings' games have enough boards for a run with the preset."""
     sizes = {name: getattr(preset.boards, name) for name in ("num_train", "num_validation", "num_heldout", "num_units")}
     wanted, missing, _ = _counted(settings.model_copy(update={"boards": settings.boards.model_copy(update=sizes)}), machine)
     return not refusal(wanted, missing, states_per_step=preset.grpo.states_per_step)
 
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
-    """Return the wanted and missing boards per split and phase, and the report on the games."""
     config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
-    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine, because games from files need none.
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine: games from files need none.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
@@ -237,19 +234,18 @@ def _is_empty(file: SourceFile) -> bool:
 
 
 def _packages() -> str:
-    """Compare the installed packages with the lock file, and the lock file with the installer's recorded hash."""
     pins = dict(_PIN.findall(LOCK.read_text(encoding="utf-8")))
     if wrong := [f"{name} {installed}, not {pin}" for name, pin in pins.items() if (installed := _installed(name)) not in (None, pin)]:
         shown = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
         raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs the locked versions")
-    recorded = Path(sys.prefix) / "run-lock"  # infra/install.sh writes the hash of its lock file here.
+    recorded = Path(sys.prefix) / "run-lock"  # Hash of the lock file that infra/install.sh installed.
     if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
         raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
     return f"{sum(_installed(name) is not None for name in pins)} as in {LOCK.name}"
 
 
 def _installed(name: str) -> str | None:
-    """Return a package's installed version without its local label (such as +cpu), or None."""
+    """Return the installed version without a local label such as +cpu."""
     try:
         return version(name).partition("+")[0]
     except PackageNotFoundError:

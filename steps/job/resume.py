@@ -1,10 +1,9 @@
 """Resuming from another run (the origin): finds the origin's checkpoint, and checks the settings that the command changes.
 
-A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed; other settings may change. A checkpoint holds
-weights and Adam's moments, averages of past gradients. After a change of batch size, learning rate or coefficients the moments adapt
-within some hundred steps. If the objective changes, `finetune` starts with a new optimizer.
+A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed. If the objective changes, `finetune` starts
+with a new optimizer.
 
-The registry (MLflow) names policies: `champion` is the policy to play, `peak` the checkpoint to resume from.
+The registry (MLflow) names policies, such as `champion` (to play) and `peak` (to resume from).
 """
 
 import json
@@ -30,7 +29,7 @@ from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
-"""Settings that a resumed run may change although `join_boards` or `pretrain` reads them: they change neither boards nor network."""
+"""Settings of `join_boards` and `pretrain` that change neither boards nor network."""
 
 
 class ResumeError(PlainError, RuntimeError):
@@ -40,22 +39,21 @@ class ResumeError(PlainError, RuntimeError):
 class Origin(OriginFacts):
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]  # By step.
-    known: dict[str, str]  # One line each for `data`, `verdict` and `findings`, as far as the origin has them.
+    known: dict[str, str]  # One line each for `data`, `verdict` and `findings`, if the origin has them.
 
 
 class Job(TypedDict):
-    """A run's facts, which `start` passes on to all steps."""
+    """A run's facts, which `start` passes to all steps."""
 
     run: str  # Metaflow's run id.
     settings: dict[str, Any]
-    # The launching checkout's commit, dirty flag and lock hash; `fresh`: the run id with `--fresh` (reuse no output), else "".
-    code: dict[str, Any]
+    code: dict[str, Any]  # `CodeFacts`, and `fresh`: the run id with `--fresh` (reuse no output), else "".
     origin: Origin | None  # None for a new training.
     usual: dict[str, float]  # Step -> seconds in earlier runs of the preset; empty without such runs.
 
 
 def find_origin(name: str, preset: str, machine: Machine) -> Origin:
-    """Return the origin of a resumed run from the machine's store, or else from the registry. The registry has checkpoints only of peaks.
+    """Return the origin from the store, or else from the registry, which has checkpoints only of peaks.
 
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
@@ -81,7 +79,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # Stands for the outputs of `build_boards`'s parallel tasks.
+    outputs["build_boards"] = outputs["join_boards"]  # Stands for the parallel tasks' outputs.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)
@@ -93,7 +91,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 def resumed_settings(origin: Origin, keys: Mapping[str, Any]) -> Settings:
     """Return the origin's settings, changed by the command's keys (nested, from `split_settings`).
 
-    Raises ResumeError if the keys change boards, moves or network. The message has the command without these keys.
+    Raises ResumeError if the keys change boards, moves or network.
     """
     settings = settings_over(origin["settings"], keys)
     changed = _changed(origin, settings)
@@ -115,14 +113,13 @@ def resumed_command(origin: Origin, settings: Settings) -> str:
 
 
 def changes(origin: Origin, settings: Settings) -> dict[str, str]:
-    """Return each changed setting: dotted name -> "before -> after"."""
     return {name: f"{_shown(before)} -> {_shown(after)}" for name, (before, after) in _changed(origin, settings).items()}
 
 
 def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
     """Return folder and hash of the verified checkpoint, or (None, "") for the pretrained policy.
 
-    Raises NotFoundError, with the existing checkpoints, if the checkpoint was never written or was deleted later.
+    Raises NotFoundError if the checkpoint was never written or was deleted later.
     """
     if origin["step"] == PRETRAINED_STEP:
         return None, ""
@@ -133,14 +130,14 @@ def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
 
 
 def inherited_output(origin: Origin | None, step: str) -> StepOutput | None:
-    """Return the origin's output of a step, not verified; None if the run computes the step."""
+    """Return the origin's output, not verified; None if the run computes the step."""
     if origin is None or not step_of(step).is_inherited:
         return None
     return StepOutput(**{**origin["outputs"][step], "reused": True})
 
 
 def _changed(origin: Origin, settings: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return each changed setting: dotted name -> (origin's value or None, new value)."""
+    """Return dotted name -> (origin's value or None, new value) of changed settings."""
     before, after = flattened(origin["settings"]), flattened(settings.model_dump(mode="json"))
     return {name: (before.get(name), value) for name, value in after.items() if before.get(name) != value}
 

@@ -1,9 +1,9 @@
 """Runs a step: takes its output from the store or computes it, and records the attempt.
 
-- Task: the work of a step in a run, or of one part of a parallel step. An attempt is one try of a task.
-- Version: hash of all that a step's output depends on. The store keeps one output per version.
-- Origin: the run whose checkpoint a resumed run begins with. The resumed run inherits outputs of the origin.
-- Champion: the best policy in the registry (MLflow). The run's candidate plays games against the champion.
+- Task: a step of a run, or one part of a parallel step. An attempt is one try of a task.
+- Version: hash of all that a step's output depends on.
+- Origin: the run whose checkpoint a resumed run begins with.
+- Champion: the best policy in the registry (MLflow), an opponent of the run's candidate.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ from steps.track.trackers import sending
 if TYPE_CHECKING:
     from steps.cards.live import LiveCard
 
-_UNPLAYED: Final = "cannot be played"  # Entry in a version for a champion that cannot be played, instead of a hash.
+_UNPLAYED: Final = "cannot be played"  # In versions, instead of a champion's hash.
 _MAX_REASON: Final = 1_500  # Characters.
 IN_LOG: Final = "the task's log has the message"  # End of a recorded error that is not a PlainError.
 
@@ -45,7 +45,7 @@ IN_LOG: Final = "the task's log has the message"  # End of a recorded error that
 def parts(job: Job, section: str) -> list[dict[str, int]]:
     """Return the arguments of `Part` for the parallel tasks of `build_boards` (section "boards") or else of `confirm`.
 
-    `build_boards` has one part in a resumed run, because the boards are inherited.
+    A resumed run inherits the boards, so `build_boards` has one part.
     """
     settings = job["settings"]
     count = int(settings["resources"]["num_tasks"])
@@ -58,8 +58,8 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
     """Return a step's output: inherited from the origin, found in the store by its version, or computed.
 
     Args:
-        step: The step's declaration.
-        flow: Metaflow's flow, with `job`, `NAME_output` of each input step and, in a parallel task, `input` (its part).
+        step: Declaration.
+        flow: Metaflow's flow, with `job`, `NAME_output` of each input and, in a parallel task, `input` (its part).
         parts: Outputs of the parallel tasks that the step joins.
     """
     task = _Task(step, flow, parts)
@@ -76,14 +76,12 @@ def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
 
 
 class _Task:
-    """A step of a run on this machine."""
-
     def __init__(self, step: Step, flow: Any, parts: Sequence[StepOutput]) -> None:
         self.step, self.parts = step, parts
         self.job: Job = flow.job
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
-        # This task's code: after `resume` it may differ from the code that launched the run.
+        # After `resume`, this code may differ from the code that launched the run.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
         self.inherited = inherited_output(self.job["origin"], step.name)
@@ -105,7 +103,7 @@ class _Task:
     def champion(self) -> tuple[Path | None, str]:
         """Folder of the registry's champion (None if no champion is played), and its entry in the step's version.
 
-        A champion is not played if its own run had the same version of this step, because the output of its run is then reused.
+        If the champion's own run had the same version of this step, that run's output is reused, and no champion is played.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
@@ -154,7 +152,6 @@ class _Task:
         )
 
     def folders(self) -> dict[OfRun, Path]:
-        """Return the folders of checkpoint and champion, if declared in `Step.of_run` and existing."""
         folders = {OfRun.CHAMPION: self.champion[0]}
         if OfRun.CHECKPOINT in self.step.of_run and self.job["origin"] is not None:
             folders[OfRun.CHECKPOINT] = origin_checkpoint(self.job["origin"], self.store)[0]
@@ -162,9 +159,9 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the attempt's beginning and, after an error, its end. Trackers log the attempt while the block runs."""
+        """Record the attempt's beginning and, after an error, end. Trackers log the attempt while the block runs."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # An inherited output keeps its version. A new version would need files that this machine may not have.
+        # A new version of an inherited output would need files that this machine may not have.
         version = self.version.version if self.inherited is None else self.inherited["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
@@ -184,7 +181,6 @@ class _Task:
             self.card.finished(folder, is_reused=output["reused"])
 
     def _seconds_left(self, step: str) -> float | None:
-        """Estimate the run's remaining seconds when a step begins."""
         run = Runs(self.store).get(self.job["run"])
         return None if run is None else seconds_left(run, step, self.job["usual"])
 
@@ -204,7 +200,6 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
-        """Yield name and hash of each input for the step's version."""
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
         for outside in self.step.outside:
@@ -219,7 +214,7 @@ class _Task:
         for number, part in enumerate(self.parts):
             if not self.step.joins:
                 yield f"part {number}", part["output_hash"]
-            else:  # Hashes of files, because they do not depend on the number of tasks.
+            else:  # The files' hashes do not depend on the number of tasks.
                 files: Mapping[str, str] = self.store.manifest(part)["files"]
                 yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
 
@@ -232,13 +227,12 @@ class _Task:
 
 
 def _progress(step: str) -> str:
-    """Return a position such as "step 5 of 11"."""
     names = STEPS[STEPS.index("start") + 1 : STEPS.index("end")]
     return f"step {names.index(step) + 1} of {len(names)}"
 
 
 def _reason(error: BaseException) -> str:
-    """Return a PlainError's message. Return only the type of another error, because its message may hold secrets."""
+    """Return only the type of an error that is not a PlainError, because its message may hold secrets."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON]
     if isinstance(error, SystemExit):

@@ -1,1 +1,1 @@
-"""Bodies of `pretrain` and `finetune` for language models; `steps.run.kinds` selects these modules."""
+"""Bodies of `pretrain` and `finetune` for language models."""

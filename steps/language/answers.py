@@ -1,4 +1,4 @@
-"""Example answers in the output of `pretrain` and `finetune`, because metrics do not show what the model writes."""
+"""Example answers in the output of `pretrain` and `finetune`."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
 _NUM_SHOWN: Final = 6  # Examples of each text task.
-_NUM_DRAWN: Final = 64  # Random examples; at most `_NUM_SHOWN` of each text task are shown.
+_NUM_DRAWN: Final = 64  # Random examples to choose from.
 
 
 class ShownAnswer(Document):
@@ -42,7 +42,6 @@ class Answers(RootModel[tuple[AnsweredPrompt, ...]]):
 
 
 def shown_examples(boards: LanguageBoards, *, seed: int) -> list[Example]:
-    """Return up to `_NUM_SHOWN` examples of each text task that training uses."""
     num_drawn: Counter[str] = Counter()
     shown = []
     for example in boards.draw(numpy_stream(seed, "answers shown"), min(_NUM_DRAWN, len(boards))):
@@ -58,7 +57,7 @@ def write_answers(
     examples: Sequence[Example],
     grader: Callable[[Example, str], Grades] | None = None,
 ) -> None:
-    """Write each policy's greedy answers, graded by `grader`. `policies` maps names to policies, the latest policy last."""
+    """Write greedy answers. `policies` maps names to policies, the latest last."""
     answers: list[list[ShownAnswer]] = [[] for _ in examples]
     for name, policy in policies.items():
         for row, example, answer in zip(answers, examples, greedy_answers(policy, [example.prompt for example in examples]), strict=True):

@@ -1,4 +1,4 @@
-"""Fine-tune a language model by GRPO, in the training loop that networks also use."""
+"""Fine-tune a language model by GRPO."""
 
 import torch
 

@@ -20,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Report. Imitation adds the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
+    """Imitation adds the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -37,11 +37,10 @@ class LanguageImitation(Document):
 def body(work: Work) -> None:
     """Write the policy with the lowest validation loss, a report and example answers. After an error the folder has no policy.
 
-    Raises UnreadableError for a low parse rate, NonFiniteError for a NaN or infinite loss or weight, TooLongError if prompt and answer
-    exceed the model's context.
+    Raises UnreadableError for a low parse rate, and NonFiniteError or TooLongError.
     """
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
-    # Settings that imitation does not read get their defaults, because the saved policy must not depend on unread settings.
+    # Settings that imitation does not read get their defaults: the saved policy must not depend on them.
     config, num_steps = settings.language.model_copy(update=unread_by_pretrain(LANGUAGE)), settings.pretrain.num_steps
     train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
     policy = load_model(config, seed=settings.seed, device=work.device)

@@ -1,7 +1,7 @@
-"""Hash of the code that computes a step's output. Docstrings, comments, annotations, messages and log lines do not count.
+"""Hash of the code that computes a step's output. Docstrings, comments, annotations and messages do not count.
 
-The hash covers every module that a step's module imports (also inside functions) and uses, directly or indirectly, and some data files.
-The hash is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
+The hash covers the modules that a step's module imports and uses, directly or indirectly, and their data files.
+It is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
 """
 
 import ast
@@ -16,29 +16,30 @@ from steps.run.kinds import PARTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on them, imported or not.
+_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on these modules.
 _LEFT_OUT: Final = (
-    *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),  # The version has their values.
-    *("steps.run.machine", "steps.run.outside", "steps.run.step"),  # The version also has the values that these provide.
+    # The version has the values that these modules provide.
+    *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),
+    *("steps.run.machine", "steps.run.outside", "steps.run.step"),
     "grpo.metrics.table",  # A metric's name is in the code that logs the metric; the rest is text.
     "steps.common.live_diagnosis",  # Its results are only shown.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
 """Module -> table of kinds. Only the `repr` of the policy's row counts."""
 _NETWORKS: Final = "grpo.policy.networks"  # Imports the network `policy.network` by a computed name.
-_OPEN: Final = "steps.common.policies.open"  # Imports the kind's `competitor` (`PARTS`) by a computed name.
+_OPEN: Final = "steps.common.policies.open"  # Imports the kind's `competitor` by a computed name.
 _DATA: Final = {
     "grpo.viewer.page": ("grpo/viewer/pages/*",),
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
 """Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")  # Names left out of a step's module. The version has the declared values; a card is no output.
+_VIEWS: Final = ("STEP", "card")  # These do not count: the version has the values that STEP declares, and a card is no output.
 _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
 @cache
 def code_hash(module: str, kind: str, network: str) -> str:
-    """Return the hash of a module's code and data files; `kind` and `network` are settings of `policy`."""
+    """Return the hash of a module's code and data; `kind` and `network` are settings of `policy`."""
     code = code_of(module, kind, network)
     patterns = (pattern.format(kind=kind) for name in _DATA.keys() & code.keys() for pattern in _DATA[name])
     data = {path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)}
@@ -63,7 +64,7 @@ def code_of(module: str, kind: str, network: str) -> dict[str, str]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return a module's file; None for other packages and names of no module."""
+    """Return None for other packages and for names of no module."""
     path = ROOT.joinpath(*name.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py") if name.startswith(_PACKAGES) else ()
     return next(filter(Path.is_file, files), None)
@@ -89,7 +90,7 @@ def _is_view(node: ast.stmt) -> bool:
 
 
 class _WordRemover(ast.NodeTransformer):
-    """Removes code that changes no result. Moves imports into a list of (name in the module, dotted name)."""
+    """Removes words, and moves imports into a list of (name in the module, dotted name)."""
 
     def __init__(self) -> None:
         self.imports: list[tuple[str, str]] = []
@@ -120,7 +121,5 @@ class _WordRemover(ast.NodeTransformer):
 
 
 class _TextRemover(ast.NodeTransformer):
-    """Removes strings from a call that prints."""
-
     def visit_Constant(self, node: ast.Constant) -> Any:
         return None if isinstance(node.value, str) else node

@@ -1,7 +1,4 @@
-"""Texts of commands that messages print, and a check of the settings in a flow command.
-
-The flow (`FLOW_FILE`) is the pipeline as a program of Metaflow. `chess-grpo` is the project's other program.
-"""
+"""Commands that messages print, and a check of the settings in a flow's command."""
 
 import itertools
 import os
@@ -18,17 +15,17 @@ FLOW_FILE: Final = "flows/chess_grpo.py"
 
 
 class CommandError(PlainError, ValueError):
-    """A flow command has a wrong option; the message shows the right form."""
+    """A flow command has a wrong option."""
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """Return the command that resumes a flow run; `places` are values of `--with`, such as "batch" for AWS Batch."""
+    """Return the command that resumes a run; `places` are values of `--with`, such as "batch"."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 
 
 def refuse_settings(arguments: Sequence[str]) -> None:
-    """Raise CommandError for a wrong `--config` or `--config-value`. Metaflow's own message does not mention this project's settings."""
+    """Raise CommandError for a wrong `--config` or `--config-value`. Metaflow's message would not show the right form."""
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
@@ -45,7 +42,7 @@ def refuse_settings(arguments: Sequence[str]) -> None:
 
 
 def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]:
-    """Return the values of an option in a flow command.
+    """Return an option's values.
 
     >>> option_values(["run", "--with", "batch:cpu=4", "--with=retry"])
     ['batch:cpu=4', 'retry']
@@ -55,10 +52,7 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return a command with its program's path: `chess-grpo show last` becomes `.venv/bin/chess-grpo show last`.
-
-    The command stays unchanged if the shell finds this environment's program by name, or if the environment has no such program.
-    """
+    """Return a command that the shell can find, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
     if not path.exists() or shutil.which(program) == str(path):
@@ -68,5 +62,5 @@ def pasteable(command: str) -> str:
 
 
 def shortened(path: str | Path) -> str:
-    """Return a path relative to the working directory if below it, else unchanged."""
+    """Return a path relative to the working directory, if below it."""
     return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)

@@ -1,12 +1,10 @@
-"""Copies of outputs and progress in S3, for the store (`steps.run.store`).
+"""Copies in S3 of outputs (folders of finished steps) and progress (folders of unfinished steps).
 
-An output is a finished step's folder; progress is the folder of an unfinished step. VERSION is a hash of all that the output depends on.
+- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash).
+- `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, and the index (name -> hash).
+  The highest NUMBER is the latest work. Times do not order copies, because clocks differ.
 
-- `outputs/STEP/VERSION/HASH/`: an output's files, then the manifest (name -> hash).
-- `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, then the index (name -> hash).
-  A new copy takes a NUMBER above all others, so the highest number is the latest work, even if clocks differ.
-
-The manifest or index is uploaded last, so a copy without this file is incomplete. No two processes write the same copy of progress.
+VERSION is a hash of all that the output depends on. A copy without its manifest or index, which is uploaded last, is incomplete.
 """
 
 import json
@@ -35,7 +33,7 @@ from grpo.base.files import (
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
-_NUMBER: Final = "copy.json"  # File of a progress folder: NUMBER of its copy in S3.
+_NUMBER: Final = "copy.json"  # File with the NUMBER of a progress folder's copy.
 _COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
@@ -44,7 +42,7 @@ class Copies:
         self._objects = objects
 
     def outputs(self, step: str, version: str) -> dict[str, dict[str, Any]]:
-        """Return key prefix -> manifest of an output's copies. A copy with a damaged manifest is left out with a warning."""
+        """Return key prefix -> manifest of each copy. Copies with a damaged manifest are left out with a warning."""
         manifests = {}
         for key in self._objects.keys(f"outputs/{step}/{version}/"):
             prefix = key.removesuffix(f"/{MANIFEST}")
@@ -57,7 +55,7 @@ class Copies:
         return manifests
 
     def publish(self, folder: Path) -> None:
-        """Upload a local output. An equal copy is overwritten, because it may be damaged."""
+        """Upload an output. An equal copy is overwritten, because it may be damaged."""
         manifest = read_manifest(folder)
         prefix = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
@@ -78,7 +76,6 @@ class Copies:
         return f"{_progress_prefix(step, version)}{number:08d}-{os.urandom(4).hex()}", number
 
     def _fetch_progress(self, copies: Sequence[tuple[int, str]], step: str, folder: Path) -> int:
-        """Replace the folder by the latest complete copy with a higher number, if any. Return the folder's number."""
         own_number = _number_of(folder)
         for number, index in reversed(copies):
             if number <= own_number:
@@ -99,10 +96,9 @@ class Copies:
         return own_number
 
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
-        """Upload the folder's new files and the index to the key prefix `copy`, then delete the files no longer used.
+        """Make the copy equal to the folder, and return the hashes of the copy's files; `known` has the hashes before the call.
 
-        `copy` and `number` are from `begin_progress`. `known` has the hashes of the copy's files before the call; returns the hashes after
-        the call.
+        `copy` (key prefix) and `number` are from `begin_progress`.
         """
         if _number_of(folder) != number:
             replace_file(folder / _NUMBER, json_text(number).encode())
@@ -116,7 +112,7 @@ class Copies:
         return set(files.values())
 
     def remove_progress(self, step: str, version: str) -> None:
-        """Delete all progress of a version; indexes first, so no reader sees an incomplete copy."""
+        """Delete a version's progress, indexes first: no reader sees an incomplete copy."""
         for key in sorted(self._objects.keys(_progress_prefix(step, version)), key=lambda key: not key.endswith(f"/{_INDEX}")):
             self._objects.delete(key)
 
@@ -132,14 +128,13 @@ class Copies:
 
 
 def of_output(manifest: dict[str, Any], step: str, version: str, source: object) -> dict[str, Any]:
-    """Return the manifest. Raises CorruptError, with `source` in the message, if it is of another step or version."""
+    """Return the manifest. Raises CorruptError, which names `source`, if it is of another step or version."""
     if (manifest.get("step"), manifest.get("version")) != (step, version):
         raise CorruptError(f"{source} holds another output than version {version} of {step}")
     return manifest
 
 
 def _number_of(folder: Path) -> int:
-    """Return the number of the folder's S3 copy; 0 without a copy."""
     try:
         number = read_json(folder / _NUMBER)
     except (OSError, CorruptError):

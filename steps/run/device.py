@@ -13,14 +13,14 @@ class DeviceError(PlainError, ValueError):
 
 
 def torch_device(machine: Machine) -> torch.device:
-    """Set thread count and deterministic algorithms (both change the last bits of sums), and return the device. Raises DeviceError."""
+    """Set thread count and deterministic algorithms, and return the device. Raises DeviceError."""
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    # Needed on the CPU too, where threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` does the
-    # same, but imports torch's compiler, which takes 1.3 seconds and is not used.
+    # On the CPU, too, threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would also import
+    # torch's compiler, which takes 1.3 seconds.
     torch.set_deterministic_debug_mode("error")
-    # Deterministic mode would fill new tensors, which takes 5 % of a training step and only guards against reading uninitialized memory.
+    # Filling new tensors guards against reads of uninitialized memory, but takes 5 % of a training step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
@@ -31,7 +31,7 @@ def torch_device(machine: Machine) -> torch.device:
 
 
 def device_facts(machine: Machine) -> str:
-    """Return the device, the torch version and, on the CPU, instruction set and threads. They change the last bits of trained weights."""
+    """Return the facts that change the last bits of trained weights."""
     device = torch_device(machine)
     if device.type == "cuda":
         return f"cuda {torch.cuda.get_device_name(device)} torch {torch.__version__}"

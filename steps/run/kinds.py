@@ -1,10 +1,9 @@
 """Table `PARTS`: modules of the pipeline for each kind of policy, `network` or `language`.
 
-The table has names of modules and imports none, because torch takes seconds to import. Each kind KIND also has the templates
-`steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (Metaflow's card of `pretrain`).
-`grpo.settings.kinds` has a similar table for the library.
+The table imports no module, because torch takes seconds to import. Each kind KIND also has the templates
+`steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (card of `pretrain`).
 
-A step's version, a hash of all that its output depends on, includes the `repr` of the kind's `Parts` (`steps.run.code`).
+A step's version, a hash of all that its output depends on, includes the `repr` of the kind's `Parts`.
 """
 
 from collections.abc import Mapping
@@ -18,15 +17,15 @@ from steps import STEPS
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Variant:
-    """A step for one kind of policy: the module of its body, and additions to the declaration `Step`.
+    """A step for one kind of policy.
 
-    The `repr` shows only `module`. The version has the values of the settings anyway, and metrics do not change outputs.
+    The `repr` shows only `module`, because the version has the settings' values anyway, and metrics do not change outputs.
     """
 
-    module: str  # Dotted name of the module whose `body` computes the output.
-    reads: tuple[str, ...] = field(default=(), repr=False)  # Settings, added to `Step.reads`.
-    shows: tuple[str, ...] = field(default=(), repr=False)  # Metrics, added to `Step.shows`.
-    headlines: tuple[str, ...] = field(default=(), repr=False)  # Metrics, added to `Step.headlines`.
+    module: str  # Dotted name. The module's `body` computes the output.
+    reads: tuple[str, ...] = field(default=(), repr=False)  # Adds to `Step.reads`.
+    shows: tuple[str, ...] = field(default=(), repr=False)  # Adds to `Step.shows`.
+    headlines: tuple[str, ...] = field(default=(), repr=False)  # Adds to `Step.headlines`.
 
     def __post_init__(self) -> None:
         if unknown := unknown_settings(self.reads):
@@ -35,7 +34,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Modules of one kind of policy. The `repr` shows only modules that outputs depend on."""
+    """The `repr` shows only modules that outputs depend on."""
 
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
     figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts) and `more_parts(seen)` (parts below the charts).
@@ -69,4 +68,3 @@ PARTS: Final[dict[str, Parts]] = {
         },
     ),
 }
-"""Kind of policy (a key of `grpo.settings.kinds.KINDS`) -> the kind's modules."""

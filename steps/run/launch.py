@@ -1,6 +1,6 @@
-"""Launch of a run: nearest preset, label, and the command that starts an equal run.
+"""A run's nearest preset, label, and the command that starts an equal run.
 
-A preset is a settings file of the project, such as `smoke`. The nearest preset differs from the run in the fewest settings.
+The nearest preset (a settings file of the project, such as `smoke`) differs from the run in the fewest settings.
 """
 
 import json
@@ -19,21 +19,19 @@ _MAX_SHOWN: Final = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A preset, and the differences of a run's settings from it."""
-
     preset: str
     differences: Mapping[str, Any]  # Dotted name of a setting -> the run's value.
     seed: int
 
     @property
     def text(self) -> str:
-        """Text of a settings file (TOML) for `--config settings`, with the run's settings."""
+        """The run's settings as a settings file (TOML)."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
     @property
     def label(self) -> str:
-        """Text of preset, at most three changed settings, and seed. It names the run until the run has a verdict."""
+        """Name of the run until it has a verdict: preset, at most three changed settings, and seed."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
         more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
         return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
@@ -46,7 +44,7 @@ class Launch:
 
 
 def launch_of(settings: Mapping[str, Any]) -> Launch:
-    r"""Return the preset that is nearest to complete settings, and the differences.
+    r"""Return the preset nearest to complete settings, and the differences.
 
     >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3}, seed=3)

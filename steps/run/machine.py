@@ -1,7 +1,6 @@
 """Facts of this machine, mostly from environment variables: engine, folders, tracking store, device, threads.
 
-A run's settings do not contain these facts, because each machine that works on the run has its own.
-The home is the folder `Machine.home`. A step's version is a hash of all that the step's output depends on.
+A run's settings do not contain these facts, because several machines may work on the run.
 """
 
 import os
@@ -21,17 +20,17 @@ STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names of secrets in AWS Secrets Manager, comma-separated. Containers get the secrets as variables.
-MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases (`steps.track.wandb`): OFF, OFFLINE or ONLINE.
+MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
-OFF: Final = "off"  # Value of CHESS_GRPO_WANDB, the default: no copy.
-OFFLINE: Final = "offline"  # The copy is a folder in the home, which the user uploads by `wandb sync`.
-ONLINE: Final = "online"  # The copy is sent while the step runs. Without an API key, the same as `offline`.
+OFF: Final = "off"  # No copy; the default.
+OFFLINE: Final = "offline"  # A folder in `Machine.home`, which `wandb sync` uploads.
+ONLINE: Final = "online"  # Sent while the step runs; without an API key, the same as `offline`.
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
 class MachineError(PlainError, ValueError):
-    """The environment is invalid; the message has the variable and its allowed values."""
+    """The environment is invalid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,15 +39,15 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. Part of versions, because the number changes rounding.
-    store: str = ""  # CHESS_GRPO_STORE: a folder or `s3://BUCKET/PREFIX`; empty for `home`.
-    is_container: bool = False  # Whether this is a container of AWS Batch, whose disk is lost when the task ends.
-    task: str = ""  # CHESS_GRPO_TASK: RUN/STEP/TASK; empty outside of a flow.
+    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. The number changes rounding.
+    store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
+    is_container: bool = False  # Whether this is a container of AWS Batch.
+    task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
     mirror: str = OFF  # CHESS_GRPO_WANDB.
 
     @classmethod
     def here(cls) -> Self:
-        """Return the facts of this machine. Raises MachineError if a variable is invalid or the user has no home folder."""
+        """Raise MachineError if a variable is invalid or the user has no home folder."""
         require_home()
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
@@ -85,7 +84,6 @@ def _num_threads() -> int:
 
 
 def _one_of(name: str, allowed: Sequence[str]) -> str:
-    """Return a variable's value; if unset, the first of `allowed`. Raises MachineError for other values."""
     value = os.environ.get(name) or allowed[0]
     if value not in allowed:
         raise MachineError(f"{name}={value}: it may be {', '.join(allowed)}; unset, it is {allowed[0]}")
@@ -117,7 +115,7 @@ def is_container(environment: Mapping[str, str]) -> bool:
 
 
 def sqlite_address(file: Path) -> str:
-    """Return the address of an SQLite tracking store, quoted for SQLAlchemy.
+    """Return a tracking store's address, quoted for SQLAlchemy.
 
     >>> sqlite_address(Path("/what?/50%/mlflow.db"))
     'sqlite:////what%3F/50%25/mlflow.db'
@@ -150,5 +148,5 @@ def _shown(address: re.Match[str]) -> str:
     location, _, query = rest.replace("#", "?").partition("?")
     if rest.startswith("/"):  # A local file or database: an @ belongs to the path.
         return f"{scheme}{location}"
-    # If an @ follows a question mark, the password may contain the question mark. So nothing of the address is shown.
+    # If an @ follows a question mark, the password may contain the question mark.
     return f"{scheme}..." if "@" in query else f"{scheme}{location.rpartition('@')[2]}"

@@ -1,4 +1,4 @@
-"""Objects (byte strings by key) in a folder or in S3, for the store (`steps.run.store`). No reader sees an incomplete object."""
+"""Objects (byte strings by key) in a folder or in S3. No reader sees an incomplete object."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from grpo.settings.types import S3_SCHEME
 
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")  # Another writer was first, or is writing now.
 _ABSENT: Final = ("NoSuchKey", "404")  # Missing object; 404 answers a HEAD request.
-_NUM_READS: Final = 3  # Times that an object is read, because a connection may break.
+_NUM_READS: Final = 3  # Attempts to read an object; connections break.
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
@@ -25,19 +25,16 @@ _REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOIN
 
 
 class StoreError(PlainError, OSError):
-    """The store failed; the message has reason and remedy."""
+    """The store failed."""
 
     may_pass = True  # A retry may succeed.
 
 
 class FolderObjects:
-    """Small objects as files of a folder."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content; None if missing."""
         try:
             return (self._folder / key).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -48,27 +45,25 @@ class FolderObjects:
         return create_file(self._folder / key, data)
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the sorted keys below a prefix such as `runs/`."""
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):  # Skips folders that are removed meanwhile.
-            # Writers make unfinished objects in hidden folders. `os.walk` does not enter the folders removed here.
+            # Unfinished objects are in hidden folders. `os.walk` does not enter the folders removed here.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)
 
 
 class S3Objects:
-    """Objects below a prefix of a bucket. All methods raise StoreError if S3 refuses or fails after retries."""
+    """Objects below `s3://BUCKET/PREFIX`. All methods raise StoreError if S3 refuses or fails after retries."""
 
     def __init__(self, address: str) -> None:
-        """Take `s3://BUCKET/PREFIX`, without a request."""
         import boto3.session
         import botocore.config
 
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        # A new session, because the threads of a process share boto3's default session, and sessions are not thread-safe.
+        # Threads would share boto3's default session, and sessions are not thread-safe.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
             self._client = boto3.session.Session().client("s3", config=settings)
@@ -77,7 +72,6 @@ class S3Objects:
         return self._address
 
     def get(self, key: str) -> bytes | None:
-        """Return an object's content; None if missing."""
         try:
             with self._plain_errors(key):
                 return self._body(key)
@@ -85,7 +79,7 @@ class S3Objects:
             return None
 
     def _body(self, key: str) -> bytes:
-        """Return an object's content. This method retries reading the body, because botocore retries only requests."""
+        """Retry reading the body, because botocore retries only requests."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):
@@ -99,7 +93,6 @@ class S3Objects:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether it was written."""
         with self._plain_errors(key):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
@@ -108,7 +101,7 @@ class S3Objects:
                     raise
             else:
                 return True
-        # If S3's answer was lost, botocore's retry conflicts with botocore's first try. Equal content then means success.
+        # If S3's answer was lost, botocore's retry conflicts with the first try. Equal content then means success.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:
@@ -116,25 +109,23 @@ class S3Objects:
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key)
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the sorted keys that begin with the prefix."""
         with self._plain_errors(prefix):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix + prefix)
             return sorted(entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ()))
 
     def upload(self, key: str, path: Path) -> None:
-        """Write a file to an object, which may exist."""
         with self._plain_errors(key):
             self._client.upload_file(str(path), self._bucket, self._prefix + key)
 
     def download(self, key: str, path: Path) -> None:
-        """Write an object to a new file. Raises KeyError if missing."""
+        """Raise KeyError if the object is missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._plain_errors(key):  # boto3 resumes a broken download.
             self._client.download_file(self._bucket, self._prefix + key, str(path))
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
-        """Raise KeyError for a missing object, StoreError for other errors of boto3 and botocore."""
+        """Raise KeyError for a missing object, StoreError for other errors."""
         try:
             yield
         except _s3_errors() as error:
@@ -153,6 +144,6 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 
 def _code(error: Exception) -> str:
-    """Return S3's error code, or "" if S3 did not answer. The message has the code; an upload's error has it nowhere else."""
+    """Return S3's error code, or "" if S3 did not answer. An upload's error has the code only in its message."""
     match = _CODE.search(str(error))
     return "" if match is None else match[1]

@@ -1,4 +1,4 @@
-"""Checks of Metaflow's configuration and metadata service, because Metaflow reports faults by a traceback."""
+"""Checks of Metaflow's configuration and metadata service, because Metaflow reports faults as tracebacks."""
 
 import json
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ _MAX_REPLY: Final = 200  # Characters of the service's answer in a message.
 
 
 class OrchestratorError(PlainError, RuntimeError):
-    """Metaflow cannot start; the message has the remedy."""
+    """Metaflow cannot start."""
 
 
 def configuration(environment: Mapping[str, str]) -> str:
     """Return the path of Metaflow's configuration file, or a note that there is none.
 
-    Raises OrchestratorError if the file is unreadable or no JSON object, or if the file of METAFLOW_PROFILE is missing.
+    Raises OrchestratorError if the file is unreadable or no JSON object, or if METAFLOW_PROFILE has no file.
     """
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
@@ -41,7 +41,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return "metadata: KIND", such as local, or "metadata: ADDRESS" if Metaflow keeps its metadata in a service.
+    """Return "metadata: ADDRESS" of Metaflow's metadata service, or "metadata: local" without a service.
 
     Raises OrchestratorError if the service's address is not set, or if the service does not answer or reports an error.
     """

@@ -1,7 +1,6 @@
 """Hashes of the inputs that no step computes: engine, device, files, initial language model, default settings.
 
-The hashes are part of a step's version. A version is a hash of all that a step's output depends on; equal versions share one output.
-A policy's kind is `network` or `language`. The section of a kind, such as `[language]`, has the settings of this kind alone.
+The hashes are part of a step's version, which hashes all that the step's output depends on.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,16 +28,15 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     boards = settings.boards
     files = find_files(boards.files) if boards.files else []
     excluded = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
-    # The dataset's rows contain the names of the game files, so the version includes the names, but not the folders.
-    # Excluded positions change the version only by their content.
+    # The dataset's rows contain the names of the game files, so the version includes the names.
     sources = {f"file {file.name}": fingerprint(file) for file in files}
     return {"engine": str(identify(machine.stockfish))} | sources | excluded
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
-    """Return name -> default of the settings in a kind's section that `pretrain` does not read.
+    """Return name -> default of the settings in a kind's section, such as `[language]`, that `pretrain` does not read.
 
-    `pretrain` writes these defaults into the policy's folder, so the folder does not depend on the run's values.
+    `pretrain` writes these defaults, not the run's values, into the policy's folder.
     """
     section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
     fields = type(getattr(Settings(), section)).model_fields if section else {}
@@ -46,10 +44,6 @@ def unread_by_pretrain(kind: str) -> dict[str, Any]:
 
 
 def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return hashes of the initial model, and of the defaults from `unread_by_pretrain`, which the policy's folder contains.
-
-    Raises a PlainError of the kind if the model is missing.
-    """
     kind = settings.policy.kind
     unread = {"unread settings": sha256_json(unread_by_pretrain(kind))} if KINDS[kind].section else {}
     model: dict[str, str] = import_module(KINDS[kind].module).start_hashes(settings)
@@ -57,13 +51,13 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the hash of the opening book's content. Without a book, code generates the openings, and the version has the code's hash."""
+    """Return nothing without a book, because the version has the hash of the code that then makes the openings."""
     book = settings.evaluation.opening_book
     return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the hash of the default settings, because pages show them. Settings that no version contains are left out."""
+    """Return the hash of the default settings, which pages show."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
@@ -76,4 +70,4 @@ OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] 
     Outside.MODEL: _model,
     Outside.DEFAULTS: _defaults,
 }
-"""Input -> function that returns name -> hash, for the step's version."""
+"""Input -> function that returns name -> hash."""

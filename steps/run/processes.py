@@ -1,7 +1,6 @@
 """Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent.
 
-Metaflow's scheduler starts a process per task (on AWS Batch, to watch a remote job), and a task starts processes that render cards. When
-a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG). On SIGTERM, training saves its last step.
+When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG).
 """
 
 import os
@@ -16,7 +15,7 @@ from grpo.base.processes import signal_when_parent_ends
 
 NO_RETRY: Final = 202  # Exit code after which Metaflow does not retry the task.
 RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
-# Environment variables that tasks inherit, except on AWS Batch: another machine has other processes.
+# Environment variables that tasks inherit, except on AWS Batch.
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"  # Token of the process that launched or resumed the run.
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Id of the parent process.
 _ENDED: Final = 128 + signal.SIGTERM
@@ -26,10 +25,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_token() -> str:
-    """Return this process's machine, boot, process namespace, id and start, separated by spaces; empty without /proc.
-
-    The start tells two processes apart whose ids are equal, because the kernel reuses ids.
-    """
+    """Return this process's machine, boot, process namespace, id and start (because ids are reused); empty without /proc."""
     if not _NAMESPACE.exists():
         return ""
     machine = _MACHINE.read_text(encoding="utf-8").strip() if _MACHINE.exists() else ""
@@ -58,12 +54,10 @@ def _start(process: int) -> str | None:
 
 
 def end_with_parent(*, unwinds: bool = False) -> None:
-    """End this process when its parent in the flow ends. Call it once, in the main thread, before anything else.
+    """End this process when its parent in the flow ends. Call this once, in the main thread, before anything else.
 
-    The kernel watches the thread that started this process, so the parent's main thread must start it, as in Metaflow.
-
-    Args:
-        unwinds: whether SIGTERM raises SystemExit, so that cleanup runs; else SIGTERM keeps its action.
+    The kernel watches the thread that starts this process, so the parent's main thread must start this process.
+    With `unwinds`, SIGTERM raises SystemExit, and cleanup runs.
     """
     parent = os.environ.get(PARENT_VARIABLE)
     os.environ[PARENT_VARIABLE] = str(os.getpid())

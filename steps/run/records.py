@@ -1,16 +1,15 @@
-"""Records of runs in the store, each written once. Trackers, pages and commands show records and outputs.
+"""Records of runs in the store, each written once.
 
 A task runs a step, or one part of a parallel step. An attempt is one try of a task. The launcher is the process that started or resumed
-the run; its token (`steps.run.processes`) shows whether it still lives. Tasks on AWS Batch do not get the token and record "" instead.
+the run; its token (`steps.run.processes`) shows whether it still lives. On AWS Batch the token is empty.
 
 - `runs/RUN/start.json`: facts of the run.
-- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt. An attempt takes the first free NUMBER, so later
-  attempts have higher numbers. Times do not order attempts, because clocks differ.
+- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt. A later attempt has a higher NUMBER. Times do not
+  order attempts, because clocks differ.
 - `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
 - `marks/RUN/COUNT.MARK`: state of the run after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user),
-  `published` (complete in the tracking store), or `reopened` (another attempt began, which cancels the marks up to COUNT).
-  Only the names of marks have information, so one listing gives the states of all runs.
-- `aliases/ID.json`: the run's first id. Metaflow's `resume` gives a run the second id ID.
+  `published` (complete in the tracking store), or `reopened` (another attempt began; cancels the marks up to COUNT).
+- `aliases/ID.json`: first id of the run to which Metaflow's `resume` gave the second id ID.
 """
 
 import os
@@ -49,7 +48,7 @@ Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970.
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # As typed, such as RUN/STEP. An alias or version of the registry has its preset: `smoke/peak`.
+    name: str  # Such as RUN/STEP or `smoke/peak`.
     run: Id
     step: int  # GRPO step; 0 is the pretrained policy.
 
@@ -64,11 +63,11 @@ class RunFacts(TypedDict):
     command: str  # Shell command that starts an equal run.
     label: str  # Name in trackers.
     tags: dict[str, str]
-    head: str  # Beginning of the trackers' description, in Markdown.
+    head: str  # First part of the trackers' description, in Markdown.
     texts: dict[FileName, str]  # The settings as typed, by file name.
     origin: OriginFacts | None
     started: Seconds
-    launcher: str  # Token of the process that started the run; empty on AWS Batch.
+    launcher: str  # Token.
 
 
 @STRICT
@@ -109,17 +108,17 @@ class Attempt:
     number: int  # From 0, among the run's attempts.
     version: str
     started: float  # Seconds since 1970.
-    launcher: str  # Token of the process that started or resumed the run; empty on AWS Batch.
-    task: str = ""  # Metaflow's RUN/STEP/TASK; after a resume RUN is the second id. Empty outside of a flow.
+    launcher: str  # Token.
+    task: str = ""  # Metaflow's RUN/STEP/TASK, with a resumed run's second id; empty outside of a flow.
     status: Status = "running"
-    ended: float | None = None  # Seconds since 1970; the last known time of a killed process. None while running.
+    ended: float | None = None  # Seconds since 1970; of a killed process, the last known time.
     output: StepOutput | None = None
     error: str = ""
-    num_lines: int | None = None  # Journal's lines when the attempt ended (later ones may append); 0 if finished, None while running.
+    num_lines: int | None = None  # Lines of the journal (metrics) at an unfinished end; 0 if finished, None while running.
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
-        """Record the end at `at` (seconds since 1970, default: now), and return the ended attempt. An existing record of the end stays."""
+        """Record the end at `at` (seconds since 1970; 0: now), and return the ended attempt. An existing record stays."""
         num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
         self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
@@ -150,7 +149,7 @@ class _Marks:
 
 
 class Run:
-    """A run as recorded. The object reads each record once, so only a new object shows later changes."""
+    """A run as recorded. Only a new object shows later changes."""
 
     def __init__(self, store: Store, facts: RunFacts, keys: Iterable[str], marks: _Marks) -> None:
         self._store, self.facts, self.name, self._marks = store, facts, facts["run"], marks
@@ -184,7 +183,7 @@ class Run:
         return {(attempt.step, attempt.part): attempt for attempt in self.attempts}
 
     def output_of(self, step: str) -> StepOutput | None:
-        """Return the latest output of a step that is one task; None without an output."""
+        """Return the latest output of a step that is one task."""
         outputs = [attempt.output for attempt in self.attempts if attempt.step == step and not attempt.part and attempt.output]
         return outputs[-1] if outputs else None
 
@@ -192,7 +191,7 @@ class Run:
     def status(self) -> Status:
         """Status of the run. A run whose launcher lives is running.
 
-        If the launcher's state is unknown (on another machine), a failed or killed task ends the run unless another task is running.
+        If the launcher's state is unknown (another machine), a failed or killed task ends the run unless another task is running.
         """
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
@@ -204,23 +203,22 @@ class Run:
 
     @property
     def launcher(self) -> str:
-        """Token of the process that started the run or resumed it last; empty on AWS Batch."""
+        """Token of the latest launcher."""
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` for the command that resumes the run: "batch" if the token is empty and the store is S3."""
+        """Values of `--with` to resume the run: "batch" if the token is empty and the store is S3."""
         return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
 
     @property
     def other_ids(self) -> tuple[str, ...]:
-        """Second ids of the run, one from each of Metaflow's `resume`."""
+        """Second ids, one from each of Metaflow's `resume`."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
         return tuple(other for other in ids if other not in ("", self.name))
 
     @property
     def order(self) -> int:
-        """Number of the run; a later run has a higher number."""
         return self._marks.order
 
     @property
@@ -229,7 +227,7 @@ class Run:
 
     @property
     def ended(self) -> float | None:
-        """Seconds since 1970; None while the run is running."""
+        """Seconds since 1970; None while running."""
         if self.status == "running":
             return None
         return next((attempt.ended or attempt.started for attempt in reversed(self.attempts)), self.started)
@@ -246,7 +244,7 @@ class Run:
         return "" if self.failure is None else self.failure.step
 
     def set_published(self) -> None:
-        """Record that the tracking store has the complete run; does nothing before the run and all attempts have ended."""
+        """Record that the tracking store has the complete run, if the run and all attempts have ended."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
             self._set("published")
 
@@ -258,9 +256,9 @@ class Run:
 
     @property
     def failure(self) -> Attempt | None:
-        """Latest failed attempt, else latest killed attempt; None if there is none. Attempts whose task was tried again do not count."""
+        """Latest failed attempt, else latest killed attempt, of tasks that were not tried again."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
-        # When a task fails, the scheduler kills the parallel tasks. So the failed attempt is the cause, even if a killed one is later.
+        # When a task fails, the scheduler kills the parallel tasks, so the failed attempt is the cause.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 
@@ -290,7 +288,7 @@ class Runs:
         return Attempt(run=run, number=number, **facts, store=self._store)
 
     def all(self) -> list[Run]:
-        """Return all runs, newest first. A run with a damaged start record is left out with a warning."""
+        """Return all runs, newest first. Runs with a damaged start record are left out with a warning."""
         keys: dict[str, list[str]] = {}
         for key in self._store.keys("runs/"):
             keys.setdefault(_start(key.split("/")[1]), []).append(key)
@@ -299,16 +297,14 @@ class Runs:
         return sorted(runs, key=lambda run: run.order, reverse=True)
 
     def newest(self, count: int) -> list[Run]:
-        """Return at most `count` runs, newest first, without reading older ones."""
         marks = self._marks()
         return self._named(sorted(marks, key=lambda run: marks[run].order)[-count:])
 
     def unpublished(self) -> list[Run]:
-        """Return the runs that are not published, newest first, without reading published ones."""
         return self._named([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
-        """Return the run with this first or second id; None if missing, or (with a warning) damaged."""
+        """Return the run with this first or second id; None if missing or damaged."""
         if re.fullmatch(ID_PATTERN, run) is None:
             return None
         if (facts := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
@@ -325,10 +321,7 @@ class Runs:
         return [closed for run in gone if (closed := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:
-        """Record that the running attempts were killed and that the run is over. Return the closed run.
-
-        The run's launcher must be gone or be this process.
-        """
+        """Record that the running attempts were killed and the run is over. The launcher must be gone or be this process."""
         error = _STOPPED if run._marks.is_stopped else _LOST
         for attempt in run.attempts:
             if attempt.ended is None:
@@ -343,7 +336,7 @@ class Runs:
         return sorted((run for run in map(self.get, names) if run is not None), key=lambda run: run.order, reverse=True)
 
     def _marks(self, run: str = "") -> dict[str, _Marks]:
-        """Return run -> marks, of all runs or of one, without reading records."""
+        """Return run -> marks; all runs by default."""
         marks: dict[str, _Marks] = {}
         for match in filter(None, map(_MARK.fullmatch, self._store.keys(f"marks/{run}/" if run else "marks/"))):
             of_run = marks.setdefault(match["run"], _Marks())

@@ -1,9 +1,9 @@
 """Declaration of a pipeline step: `STEP` in the step's file, beside `body` and `card`.
 
-- Version: hash of all that a step's output depends on. Equal versions share one stored output.
-- Kind: `network` or `language`, the kind of the run's policy (`policy.kind`).
+- Version: hash of all that a step's output depends on.
+- Kind: `network` or `language` (`policy.kind`).
 - Origin: the run whose checkpoint a resumed run begins with.
-- Registry: list of policies in MLflow. Its `champion` is the policy to play, a `peak` the checkpoint to resume from.
+- Registry: MLflow's list of policies, such as `champion` (to play) and `peak` (to resume from).
 """
 
 from dataclasses import dataclass
@@ -33,8 +33,6 @@ StepName = Annotated[str, AfterValidator(_checked_step)]
 
 @STRICT
 class StepOutput(TypedDict):
-    """Identifies a step's output. Metaflow keeps this plain dict as an artifact."""
-
     step: StepName
     version: VersionHash
     output_hash: Hash
@@ -55,7 +53,7 @@ class Outside(StrEnum):
 class OfRun(StrEnum):
     """Facts of the run that can be inputs of a step."""
 
-    CHECKPOINT = "checkpoint"  # The origin's checkpoint.
+    CHECKPOINT = "checkpoint"
     CHAMPION = "champion"  # Registry's champion, the candidate's opponent.
     ORIGIN = "origin"  # RUN/STEP of the origin's checkpoint.
     VERSIONS = "versions"  # Versions of the outputs of `inputs`.
@@ -63,22 +61,22 @@ class OfRun(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A step's declaration. The version covers the values of declared settings and inputs, not the declaration."""
+    """The version covers the values of declared settings and inputs, not the declaration."""
 
-    name: str  # In flow, store and tracker; the file `NAME.py` has `body` (computes the output) and `card` (draws it).
-    says: str  # Purpose, in one or two sentences.
-    reads: tuple[str, ...] = ()  # Sections and dotted names of settings: only these can be read.
+    name: str  # The file `NAME.py` has `body` (computes the output) and `card` (draws the output).
+    says: str  # Purpose of the step.
+    reads: tuple[str, ...] = ()  # Sections and dotted names of settings; others cannot be read.
     reads_kind: bool = False  # Whether also the section of the policy's kind is read, such as `[language]`.
     inputs: tuple[StepName, ...] = ()  # Steps whose outputs are read.
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
-    joins: str = ""  # Pattern of the parallel tasks' files that this step joins. The version has their hashes.
+    joins: str = ""  # Pattern of the parallel tasks' files that this step joins; the version has the files' hashes.
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
     pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
-    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run, too, not only at the step.
-    resources: Literal["training", "games", "others"] = "others"  # Row of `resources` in the settings, for AWS Batch.
+    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run, too.
+    resources: Literal["training", "games", "others"] = "others"  # Row of the settings' `resources`, for AWS Batch.
     is_inherited: bool = False  # Whether a resumed run takes the origin's output, even if the code has changed.
-    is_registered: bool = False  # Whether the registry stores the output with a peak, so any machine can resume from the peak.
+    is_registered: bool = False  # Whether the registry stores the output with a peak.
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.inputs if name not in STEPS] + unknown_settings(self.reads)
@@ -89,12 +87,11 @@ class Step:
         return PARTS[kind].variants.get(self.name) or Variant(module=f"steps.{self.name}")
 
     def reads_for(self, kind: str) -> tuple[str, ...]:
-        """Return the sections and settings that the step reads for a kind of policy."""
         section = KINDS[kind].section
         return (*self.reads, *([section] if self.reads_kind and section else []), *self.variant(kind).reads)
 
     def settings(self, settings: Settings) -> dict[str, Any]:
-        """Return the values of the settings that the step reads, as JSON data."""
+        """Return the settings that the step reads, as JSON data."""
         return part_of(settings, self.reads_for(settings.policy.kind))
 
 

@@ -1,13 +1,11 @@
 """Store of step outputs, progress of unfinished steps, and records of runs; in a folder or in S3.
 
-- Version: hash of all that a step's output depends on (`steps.run.versions`). Equal versions have equal outputs.
-- Output: folder `outputs/STEP/VERSION/` with a manifest (hash of each file). A writer fills a temporary folder and renames it to this
-  path. Outputs never change, so machines need no lock.
-- Progress: folder `progress/STEP/VERSION/`. The processes of one disk share the folder, so each locks the version while it works. A dead
-  process holds no lock.
+- Version: hash of all that a step's output depends on. Equal versions have equal outputs.
+- Output: folder `outputs/STEP/VERSION/` with a manifest (hash of each file). Outputs never change, so machines need no lock.
+- Progress: folder `progress/STEP/VERSION/`. The processes of one disk share the folder, so each locks the version while it works.
 - Record: a small JSON object about a run (`steps.run.records`).
 
-If the store is S3, outputs and progress lie in the home (`Machine.home`) and are copied to S3 (`steps.run.copies`).
+With S3, outputs and progress lie in the home (`Machine.home`) and are copied to S3 (`steps.run.copies`).
 """
 
 import os
@@ -48,12 +46,12 @@ _NUM_AT_ONCE: Final = 16  # Concurrent reads of records.
 
 
 class MissingFileError(CorruptError, FileNotFoundError):
-    """A complete output has no such file, because an earlier or later state of the code made the output."""
+    """A complete output has no such file, because other code made the output."""
 
 
 class Store:
     def __init__(self, place: str | Path, home: Path) -> None:
-        """Take a folder or `s3://BUCKET/PREFIX`, and the home, without reading or writing."""
+        """Take a folder or `s3://BUCKET/PREFIX`, and the home."""
         self._place = str(place)
         self._objects: FolderObjects | S3Objects
         if self._place.startswith(S3_SCHEME):
@@ -77,7 +75,7 @@ class Store:
         return self._folder / "progress" / step / version
 
     def place(self, output: StepOutput) -> str:
-        """Return an output's address for messages: a folder; in S3 the prefix below which the output's copies lie."""
+        """Return an output's address for messages: a folder, or the prefix of the copies in S3."""
         root = self._folder if self._copies is None else self
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
@@ -103,14 +101,12 @@ class Store:
     def making(self, step: str, version: str) -> Iterator["Making"]:
         """Yield a `Making`. If its `output` is None, the block makes this version's output with `filling`.
 
-        Only one process of a disk has the `Making` of a version. The others wait, and print which process they wait for.
-
-        The progress folder survives kills and is deleted after the output is stored. With S3, a newer copy of it is
-        downloaded first.
+        Only one process of a disk has the `Making` of a version; the others wait. With S3, newer progress is downloaded first. Progress
+        is deleted after the output is stored.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
         with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
-            # Killed processes leave temporary folders. Their hard links to checkpoints would keep deleted outputs on the disk.
+            # Killed processes leave temporary folders, whose hard links would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)
             making = Making(self, step, version)
@@ -123,7 +119,7 @@ class Store:
                     remove_folder(progress)
 
     def _verified(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return the manifest of a complete output, or None; download a copy from S3 if needed. `wanted`: output hash, empty for any."""
+        """Return a complete output's manifest or None; download a copy from S3 if needed. `wanted`: output hash, "" for any."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -137,7 +133,7 @@ class Store:
         return next((manifest for prefix, manifest in matching if self._fetch(prefix, manifest, folder)), None)
 
     def _fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> bool:
-        """Download a copy, set `folder` aside and put the copy there. Return False if the copy is damaged."""
+        """Download a copy to `folder`, and set the old folder aside. Return False if the copy is damaged."""
         assert self._copies is not None
         try:
             with atomic_folder(folder) as new_folder:
@@ -152,12 +148,12 @@ class Store:
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
         """Write a record unless the key, such as `runs/17/start.json`, has one; return whether it was written.
 
-        The record's hash covers facts and key, so `read_all` detects a record that was changed or moved.
+        The record's hash covers the key, so `read_all` detects a moved record.
         """
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record. Missing records are left out; damaged, moved or malformed records too, with a warning."""
+        """Return key -> record. Missing records are left out, and with a warning damaged, moved or malformed records."""
         wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
@@ -183,7 +179,7 @@ class Store:
 
 
 class Making:
-    """An output that exists or is being made; see `Store.making`."""
+    """An output that exists or is being made."""
 
     def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
@@ -204,7 +200,7 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Copy new files of `progress` to S3 if the store is in S3. A failure prints a warning."""
+        """Copy new files of `progress` to S3, if used. A failure prints a warning."""
         if self._store._copies is not None:
             try:
                 self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)
@@ -228,7 +224,6 @@ def _output(manifest: Mapping[str, Any]) -> StepOutput:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a folder, if it exists, to `NAME.set-aside-RANDOM`; return that path."""
     aside = folder.with_name(f"{folder.name}.set-aside-{os.urandom(4).hex()}")
     with suppress(FileNotFoundError):
         folder.rename(aside)

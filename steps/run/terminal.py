@@ -1,7 +1,4 @@
-"""Terminal output of a pipeline step at work: one line a minute with progress, time left and the latest metrics.
-
-A step logs records. A record has metrics and events; an event is a name with a message.
-"""
+"""Terminal output of a pipeline step: one line a minute with progress, time left and the latest metrics, and events at once."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -16,17 +13,16 @@ _MIN_UNITS: Final = 5  # Fewer units give no estimate, because the first unit's 
 
 
 class Pace:
-    """Estimates the remaining time of work from its speed since the first call of `text`."""
+    """Estimates the time left from the speed since the first call of `text`."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
         self._last = 0
 
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
-        """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, of the run 5 min 10 s".
+        """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, 5 min 10 s left in the run".
 
-        The last duration is the time left of the whole run: this work's and `after()`, the estimated seconds after this work (None if
-        unknown). The first texts and the last have no estimate.
+        `after()` estimates the run's seconds after this work (None if unknown).
         """
         now = time.monotonic()
         if self._first is None or done < self._last:
@@ -39,11 +35,11 @@ class Pace:
         seconds, seconds_after = (total - done) / rate, after()
         text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.2g}/s"
         text += f", about {duration(seconds)} left"
-        return text if seconds_after is None else f"{text}, of the run {duration(seconds + seconds_after)}"
+        return text if seconds_after is None else f"{text}, {duration(seconds + seconds_after)} left in the run"
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in its two largest units.
+    """Return a duration in words.
 
     >>> [duration(seconds) for seconds in (0.4, 75, 3_725, -9)]
     ['0 s', '1 min 15 s', '1 h 02 min', 'an unknown time (the clock was set back)']
@@ -59,12 +55,10 @@ def duration(seconds: float) -> str:
 
 
 class TerminalSink:
-    """Prints a step's events and progress."""
-
     def __init__(
         self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
     ) -> None:
-        """Take the first word of each line, names of metrics to show, a function that prints a line, and `after` as in `Pace.text`."""
+        """Take the first word of each line, metrics to show, a printing function, and `after` as in `Pace.text`."""
         self._step, self._shown, self._say, self._after = step, tuple(shown), say, after
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
@@ -75,7 +69,7 @@ class TerminalSink:
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Keep the metrics to show. Print each finding, and each other event the first time; later lines count repetitions."""
+        """Print each finding, and each other event the first time; later lines count repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
@@ -93,7 +87,7 @@ class TerminalSink:
             self.finish(text)
 
     def finish(self, text: str = "") -> None:
-        """Print a text with the latest metrics and the repetitions of events since the last line; print nothing if all are empty."""
+        """Print a line, unless the text, the latest metrics and the events' repetitions are all empty."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
         repeated = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()

@@ -1,7 +1,4 @@
-"""Estimate of a run's remaining seconds, from earlier runs of its preset (named settings) or from its own finished steps.
-
-A run reuses outputs that the store already has. Reused outputs took no work, so estimates leave them out.
-"""
+"""Estimate of a run's remaining seconds, from earlier runs of its preset (named settings) or from its own finished steps."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -38,8 +35,7 @@ def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
 def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
     """Return the estimated seconds from the beginning of `step` to the run's end, as if no output were reused.
 
-    `usual` is from `usual_seconds`. If `usual` is empty, the speed of the run's finished steps scales `_MEASURED_SECONDS`; without finished
-    steps the result is None.
+    `usual` is from `usual_seconds`. If empty, the speed of the run's finished steps scales `_MEASURED_SECONDS`.
     """
     remaining = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED_SECONDS]
     if usual:
@@ -56,6 +52,6 @@ def _computed(run: Run) -> dict[str, float]:
     longest: dict[str, float] = {}
     for attempt in run.latest().values():
         if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:
-            # At least 0, although the clock may be set back.
+            # Not below 0, although the clock may be set back.
             longest[attempt.step] = max(longest.get(attempt.step, 0.0), attempt.ended - attempt.started)
     return longest

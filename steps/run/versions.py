@@ -1,4 +1,4 @@
-"""Version of a step: a hash of settings, inputs, code and packages. Equal versions have equal outputs, so outputs are reused."""
+"""Version of a step: a hash of settings, inputs, code and packages. Equal versions have equal outputs."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages. In a package, so installations include the file.
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages; in a package, so installations have the file.
 CODE: Final = "_CHESS_GRPO_CODE"  # Variable with the launching checkout's CodeFacts (JSON), for containers without git.
 
 
@@ -29,20 +29,20 @@ class CodeFacts(TypedDict):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
     version: str
-    parts: Mapping[str, Any]  # What the version is the hash of; shows how two versions differ.
+    parts: Mapping[str, Any]  # The version is the hash of these parts.
 
 
 def step_version(
     step: Step, policy: PolicyConfig, *, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]
 ) -> StepVersion:
-    """Return the version of a step.
+    """Return a step's version.
 
     Args:
-        step: declaration; the version has the step's name and the hash of its body's code.
-        policy: settings; kind and network choose the modules that count as code.
-        settings: values of the settings that the step reads, as JSON data.
+        step: declaration; its name and code count.
+        policy: settings; kind and network choose the modules that count.
+        settings: the settings that the step reads, as JSON data.
         inputs: name -> hash, of inputs from other steps, files, engine and machine.
-        code: `describe_code()`, of which only `lock` counts, and `fresh`: the id of a run that reuses no output, else empty.
+        code: `lock` from `describe_code()`, and `fresh`: the id of a run that reuses no output, else empty.
     """
     parts = {
         "step": step.name,
@@ -56,7 +56,7 @@ def step_version(
 
 
 def describe_code() -> CodeFacts:
-    """Return the facts of the running code. Commit and dirty flag come from the variable `CODE` if it is set, else from git."""
+    """Take commit and dirty flag from the variable `CODE`, if set, else from git."""
     lock = sha256_file(LOCK)
     if inherited := os.environ.get(CODE):
         launched = json.loads(inherited)

@@ -1,11 +1,10 @@
 """Interface of a step's body, the function that computes the output: settings, inputs, folder to fill, and the journal.
 
-A step logs records (metrics and events). The journal, `aside/journal.jsonl` in the progress folder, has one line per record, with time and
-hash. After a kill, the journal is cut back to the last checkpoint, and the step logs the same records again with their original times. So
-line N never changes, and trackers count lines to log each line once.
+The journal, `aside/journal.jsonl` in the progress folder, has one line per record (metrics and events), with time and hash. After a kill,
+the journal is cut back to the last checkpoint, and the step logs the same records again with their original times. So line N never
+changes, and trackers log each line once.
 
-The output contains the journal and the history. The history, `history.jsonl`, has the records without times. The output's hash covers the
-history but not the journal.
+The history, `history.jsonl`, has the records without times. The output's hash covers the history but not the journal.
 """
 
 import json
@@ -37,7 +36,7 @@ _SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
 
 
 class Listener(Protocol):
-    """Receives records and progress: the card, the terminal."""
+    """The card or the terminal."""
 
     def log(self, record: Record) -> None: ...
 
@@ -52,7 +51,6 @@ class Part:
     count: int
 
     def of(self, numbers: Sequence[int]) -> list[int]:
-        """Return this part's share; each number belongs to exactly one part."""
         return [number for number in numbers if number % self.count == self.number]
 
 
@@ -64,15 +62,15 @@ class Work:
     settings: Settings
     machine: Machine
     inputs: Mapping[str, Path] = field(default_factory=dict)  # Step in `Step.inputs` -> folder of its verified output.
-    of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if in `Step.of_run` and existing.
+    of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if they exist.
     parts: Sequence[Path] = ()  # Outputs of joined parallel tasks.
     part: Part = Part(number=0, count=1)
     facts: Mapping[str, Any] = field(default_factory=dict)  # The version's settings, and its hash of each input.
     progress_folder: Path  # Survives a kill; contains the journal.
     listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
     say: Callable[[str], None] = print  # Prints a line.
-    saved: Callable[[], None] = lambda: None  # Called after each checkpoint or other progress on the disk.
-    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns events to add to a record for the listeners.
+    saved: Callable[[], None] = lambda: None  # The body calls this after each save of progress.
+    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events for the listeners.
     _rows: list[dict[str, Any]] = field(default_factory=list)  # Parsed lines of the journal.
     _old_times: deque[int] | None = None  # Times (ms since 1970) of cut lines, for the same records; None before `go_on_after`.
 
@@ -86,7 +84,7 @@ class Work:
         return torch_device(self.machine)
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
-        """Append a record to the journal. `is_aside` keeps records that differ between equal runs (times) out of the history."""
+        """Append a record to the journal. `is_aside` keeps records such as times, which equal runs do not share, out of the history."""
         refuse_undeclared(record)
         if self._old_times is None:
             self.go_on_after(-1)
@@ -101,11 +99,11 @@ class Work:
             listener.progress(done, total, unit)
 
     def history(self) -> tuple[Record, ...]:
-        """Return the journal's records without those aside. Records from before a kill are included."""
+        """Return the journal's records, also from before a kill, without those aside."""
         return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
-        """Keep the journal's records up to this step (-1: none) after a kill, and send the listeners these records."""
+        """After a kill, keep the journal's records up to this step (-1: none), and send them to the listeners."""
         old_rows = self._rows
         self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, old_rows))
         self._old_times = deque(row["time"] for row in old_rows[len(self._rows) :])
@@ -116,7 +114,7 @@ class Work:
             self._send(record_of(row["record"]), is_aside=row["aside"])
 
     def write_history(self) -> None:
-        """Write history and journal into `folder`; the output's hash covers the history."""
+        """Write history and journal into `folder`."""
         if self._old_times is None:
             self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
@@ -153,7 +151,7 @@ def _sealed(row: Mapping[str, Any]) -> str:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Return a line's row; None if the line is incomplete, changed or of another form."""
+    """Return None if the line is incomplete, changed or of another form."""
     if (seal := _SEAL.search(line)) is None:
         return None
     text = f"{line[: seal.start()].decode(errors='replace')}}}"
@@ -168,13 +166,12 @@ def _unsealed(line: bytes) -> dict[str, Any] | None:
 
 
 def record_row(record: Record) -> dict[str, Any]:
-    """Return a record as a row: step, metrics by name, and events if any."""
     events = {"events": [asdict(event) for event in record.events]} if record.events else {}
     return {"step": record.step, **record.metrics, **events}
 
 
 def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
-    """Return the record of a row; metrics may have any names. Raises CorruptError, with `place` in the message, for another form."""
+    """Return the record of a row; metrics may have any names. Raises CorruptError, which names `place`."""
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))

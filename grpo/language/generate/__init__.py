@@ -1,1 +1,1 @@
-"""Generation of answers: sampling, retries, the player of matches, the search of the UCI engine."""
+"""Generated answers, and the match player and UCI engine that use them."""

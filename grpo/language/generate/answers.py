@@ -1,7 +1,7 @@
 """Generation of answers: greedy, or sampled from the distribution over the whole vocabulary.
 
-The model reads equal prompts of a batch once; their answers start from copies of one key-value cache. A random stream is a generator of its
-own for one answer. So other prompts of a batch change an answer only by rounding.
+The model reads equal prompts of a batch once. Each answer has its own random generator, so other prompts of a batch change the answer only
+by rounding.
 """
 
 from collections.abc import Sequence
@@ -22,29 +22,28 @@ class TooLongError(PlainError, ValueError):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GeneratedAnswer:
     text: str  # Without the end token.
-    is_truncated: bool  # Whether the answer was cut at `language.max_answer_tokens`, before its end token.
+    is_truncated: bool  # Whether `language.max_answer_tokens` cut the answer before its end token.
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]  # With the end token, unless truncated.
-    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature; greedy: at 1.
+    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature (greedy: 1).
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
-    """Return one greedy answer per prompt. Raises the errors of `sampled_answers`."""
+    """Raises the errors of `sampled_answers`."""
     return sampled_answers(policy, prompts, temperature=1.0, streams=None)
 
 
 def sampled_answers(
     policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> list[GeneratedAnswer]:
-    """Return one answer per prompt: sampled at a temperature above 0, or greedy if `streams` is None.
+    """Return one answer per prompt: sampled at a temperature above 0, or greedy if `streams` (one per prompt) is None.
 
-    `streams` has one generator per prompt, which gives one number per token. Raises NonFiniteError if a logit is NaN or infinite,
-    TooLongError if a prompt and its answer may exceed the model's context.
+    Raises NonFiniteError if a logit is NaN or infinite, TooLongError if a prompt and its answer may exceed the model's context.
     """
     ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
-    # Sorting puts prompts of similar length into one batch, which saves padding. Equal prompts are side by side, so they are read once.
+    # Sorting saves padding, and puts equal prompts side by side.
     order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -57,7 +56,6 @@ def sampled_answers(
 def _written(
     policy: LanguagePolicy, prompts: Sequence[tuple[int, ...]], streams: Sequence[np.random.Generator] | None, temperature: float
 ) -> list[GeneratedAnswer]:
-    """Return the answers to one batch of prompts (token ids)."""
     distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
     width = max(map(len, distinct))
     padded = torch.tensor([[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct], device=policy.device)
@@ -87,10 +85,7 @@ def _written(
 
 
 def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Generator] | None) -> tuple[Tensor, Tensor]:
-    """Return one token per row of logits [rows, vocabulary] and its log-probability, both [rows].
-
-    The token is sampled, or the likeliest if `streams` is None.
-    """
+    """Return one token per row of logits [rows, vocabulary] and its log-probability; the likeliest token if `streams` is None."""
     if not bool((logits < torch.inf).all()):  # NaN < inf is false.
         raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
     distribution = token_distribution(logits, temperature=temperature)
@@ -110,7 +105,7 @@ def _answer(policy: LanguagePolicy, prompt: tuple[int, ...], written: Sequence[t
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError if a prompt (token ids) plus `language.max_answer_tokens` exceeds the model's context."""
+    """Raise TooLongError if a prompt plus `language.max_answer_tokens` exceeds the model's context."""
     num_answer, context, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
     if context is not None and longest + num_answer > context:
         raise TooLongError(

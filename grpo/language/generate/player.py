@@ -1,6 +1,6 @@
 """A language model as a player of matches and as a UCI engine.
 
-The model gets up to `language.max_questions` attempts per position to name a legal move. If no answer names one, the game is lost.
+The model has up to `language.max_questions` attempts per position to name a legal move; then it loses the game.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which train
 
 
 class AnswerGenerator:
-    """Answers batches of prompts. `config` has the number of attempts; it may differ from the policy's saved settings."""
+    """`config.max_questions`, the number of attempts, may differ from the policy's saved settings."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
         self.policy = policy
@@ -42,9 +42,9 @@ def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
 
 
 def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> tuple[chess.Move | None, MoveAnswer]:
-    """Return the move that an answer names as best, and the parsed answer. The move is None if it is missing or illegal.
+    """Return the move that an answer names as best (None if missing or illegal), and the parsed answer.
 
-    If `allowed` (moves in UCI) is not empty, all other moves count as illegal. Castling is written as the king's move of two squares.
+    If `allowed` (moves in UCI) is not empty, all other moves count as illegal.
     """
     legal = {move.uci(): move for move in board.legal_moves}
     parsed = read_move_answer(answer, num_legal=len(legal))
@@ -60,10 +60,10 @@ def moves_with_retries(
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return a reply (move and counts of answers) for each board. The move is None if `config.max_questions` answers name no legal move.
+    """Return one reply per board. A reply has no move if no answer names a legal move.
 
-    The first answer is sampled at `temperature`, or greedy for None. Retries are always sampled, at temperature 1, because a greedy answer
-    would not change.
+    The first answer is sampled at `temperature`, or greedy for None. Retries are sampled at temperature 1, because a greedy answer would
+    not change.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
@@ -92,14 +92,12 @@ def moves_with_retries(
 
 class LanguagePlayer:
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
-        """Draw one number from `rng`. The number seeds the random streams of all games."""
         self.name = name
         self._generator = generator
         self._temperature = temperature
         self._streams = GameStreams(int(rng.integers(NUM_ROOTS)))
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[Reply]:
-        """Reply to each board. `games` has the number of each board's game, which selects the random stream."""
         streams = [self._streams.of(game) for game in games]
         return moves_with_retries(self._generator, boards, temperature=self._temperature, streams=streams)
 
@@ -109,10 +107,9 @@ class LanguageMoveFinder:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the move of the first answer that names an allowed legal move. If no answer does, the engine resigns.
+        """Return the first allowed legal move that an answer names. If no answer names one, the engine resigns.
 
-        `num_games` is the number of the game. `seed`, `num_games` and the ply select the random stream, so a repeated `go` gives the same
-        move.
+        `seed`, `num_games` (the game's number) and the ply select the random stream, so a repeated `go` gives the same move.
         """
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())

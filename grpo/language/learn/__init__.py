@@ -1,1 +1,1 @@
-"""Training of a language model: imitation, a check that its answers can be parsed, GRPO, measurements on held-out boards."""
+"""Training of a language model: imitation, GRPO, measurements."""

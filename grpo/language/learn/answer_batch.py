@@ -1,4 +1,4 @@
-"""Prompts with answers as padded token ids, and the logits of the answers' tokens, for imitation and GRPO."""
+"""Prompts with answers as padded token ids, and the logits of the answers' tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ IGNORED: Final = -100  # Padding in `targets`; torch's cross-entropy ignores thi
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """R prompts, padded on the left, and their answers, padded on the right. So all answers begin in the same column, as in generation.
+    """R prompts, padded on the left, and their answers, padded on the right. All answers begin in the same column.
 
     Answers have an end token only if the caller appends it.
 
     Legend: R rows, C columns of `input_ids`, T tokens of the longest answer, K tokens of all answers, V size of the vocabulary.
     """
 
-    input_ids: Tensor  # [R, C], prompts and answers. The last column is left out, because nothing is predicted from it.
+    input_ids: Tensor  # [R, C], prompts and answers, without the last column, which predicts nothing.
     attention_mask: Tensor  # [R, C], 1 for tokens, 0 for padding.
     targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`. Column C - T + t of `input_ids` predicts `targets[:, t]`.
 
@@ -55,14 +55,14 @@ class AnswerBatch:
 
     @property
     def is_token(self) -> Tensor:
-        """[R, T] bool, True for an answer's token, False on padding."""
+        """[R, T] bool, False on padding."""
         return self.targets != IGNORED
 
     @property
     def tokens(self) -> Tensor:
-        """[K], the tokens of all answers, row after row."""
+        """[K], row after row."""
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
-        """Return the logits that predict `tokens`: [K, V] float32, in the order of `tokens`."""
+        """Return the logits that predict `tokens`, [K, V] float32."""
         return policy.logits(self.input_ids, self.attention_mask, num_last=self.targets.shape[1])[self.is_token]

@@ -1,11 +1,9 @@
 """Measurements of a language model: regret, readable and legal answers on held-out boards, and mean reward on validation prompts.
 
-- Held-out boards are the dataset's boards that no training uses.
-- A move's value is a number in [0, 1] for the player to move (0 is a loss, 1 a win), by an engine search to `evaluation.heldout_depth`.
+- Held-out boards are boards that no training uses.
+- A move's value, in [0, 1] for the player to move (1 is a win), comes from an engine search to `evaluation.heldout_depth`.
 - A move's regret is the best move's value minus the move's value.
-- An answer without a legal move has value 0, a loss. The model is not asked again, because retries would hide such answers.
-
-Entropy over moves and blunder probability are not measured, because a language model has no distribution over moves.
+- An answer without a legal move has value 0. Retries would hide such answers, so there are none.
 """
 
 import math
@@ -30,8 +28,8 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
-_ROOT: Final = 0  # Seed of the random streams. All policies have the same seed, which makes comparisons less noisy.
-_NUM_SAMPLED: Final = 2  # Sampled answers per board, besides the greedy answer.
+_ROOT: Final = 0  # One seed for all policies makes comparisons less noisy.
+_NUM_SAMPLED: Final = 2  # Sampled answers per board.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -47,11 +45,10 @@ class EvaluationBoards:
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
-        """Return up to `language.num_heldout_boards` held-out boards of the dataset's board table.
+        """Return up to `language.num_heldout_boards` held-out boards of the dataset's board table, in the table's order.
 
-        There are equally many boards of each game phase, if the table has enough. The first boards of each phase are chosen; they stay in
-        the table's order. Raises ValueError if the table has no held-out boards, or if a chosen board has no values at
-        `evaluation.heldout_depth` (`strong_values`).
+        There are equally many boards of each game phase, if the table has enough. Raises ValueError if the table has no held-out boards, or
+        if a chosen board has no values at `evaluation.heldout_depth` (`strong_values`).
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
@@ -92,16 +89,13 @@ class LanguageEvaluation:
             for index, phase in enumerate(PHASES):
                 if (rows := scores.phases == index).any():
                     metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
-        if len(self.is_readable) > 1:  # The standard error needs two boards.
+        if len(self.is_readable) > 1:
             metrics["heldout/regret_best_stderr"] = float(scores.regret_best.std(ddof=1)) / math.sqrt(len(scores.regret_best))
         return metrics
 
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
-    """Score one greedy answer and `_NUM_SAMPLED` answers at temperature 1 on each board.
-
-    The mean value of a board's sampled answers estimates the expected value of an answer at temperature 1.
-    """
+    """Score one greedy answer and `_NUM_SAMPLED` answers at temperature 1 on each board."""
     prompts = board_prompts(boards.boards)
     greedy_moves, parsed = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
     answers = generator.sampled(
@@ -126,17 +120,16 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutReward:
-    """Rewards of N answers, one per prompt. The answers are sampled at temperature 1."""
+    """Rewards of N answers, one per prompt, sampled at temperature 1."""
 
-    rewards: NDArray[np.float64]  # [N] points (`grpo.language.text.rewards`); chess parts have their full weight, as after the warm-up.
-    is_readable: NDArray[np.bool_]  # [N], whether every field of the answer can be parsed.
+    rewards: NDArray[np.float64]  # [N] points (`grpo.language.text.rewards`), with full weight of the chess parts.
+    is_readable: NDArray[np.bool_]  # [N]
 
     def metrics(self) -> dict[str, float]:
         return {"heldout/reward": float(self.rewards.mean())}
 
 
 def reward_examples(boards: LanguageBoards, count: int) -> list[Example]:
-    """Draw `count` examples. The seed is fixed, so equal `boards` give equal examples."""
     return boards.draw(numpy_stream(_ROOT, "held-out questions"), count)
 
 

@@ -1,6 +1,6 @@
 """Imitation before GRPO: a language model learns to write the answers that get the full reward.
 
-The loss is the cross-entropy of the answers' tokens, end token included; prompts carry no loss.
+The loss is the cross-entropy of the answers' tokens, end token included.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,15 +29,13 @@ _VALIDATION_BATCH: Final = 64  # Examples.
 def imitate(
     policy: LanguagePolicy, train: LanguageBoards, validation: LanguageBoards, config: PretrainConfig, *, seed: int
 ) -> Iterator[Record]:
-    """Yield a record of metrics at each validation measurement.
-
-    After the last record, the policy has the weights of the lowest validation loss.
+    """Yield a record at each validation measurement. At the end, the policy has the weights of the lowest validation loss.
 
     Raises NonFiniteError if a loss is not finite, TooLongError if an example exceeds the model's context.
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
-    # The name "cloning" seeds the random numbers. With another name, another model would result.
+    # Another name than "cloning" would give another model.
     validation_examples = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
 
     def clip(*_: object) -> None:
@@ -49,7 +47,6 @@ def imitate(
         return config.learning_rate * _schedule(step, config.num_steps)
 
     def loss(step: int) -> Tensor:
-        # Each step has its own random stream, so a resumed run draws the same batch.
         sums = _sums(policy, train.draw(numpy_stream(seed, "cloning", step), config.batch_size))
         return sum((loss for loss, _ in sums.values()), torch.zeros((), device=policy.device)) / sum(count for _, count in sums.values())
 
@@ -63,7 +60,7 @@ def imitate(
 
 @torch.no_grad()
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
-    """Return metrics: the mean cross-entropy per token, in nats, of all examples and of each text task's examples."""
+    """Return the mean cross-entropy per token, in nats, of all examples and of each text task."""
     totals: dict[TextTask, tuple[float, int]] = {}
     for start in range(0, len(examples), _VALIDATION_BATCH):
         for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
@@ -75,7 +72,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return sum of the loss and number of tokens, by text task. Each task has its own batch, because the lengths of answers differ."""
+    """Return the loss's sum and the number of tokens by text task. Tasks have separate batches, because lengths of answers differ."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
@@ -87,9 +84,6 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return the factor of the learning rate at a step; steps count from 1.
-
-    The factor is a linear warm-up times a linear decay, which would reach 0 one step after the last.
-    """
+    """Return a linear warm-up times a linear decay, which would reach 0 one step after the last. Steps count from 1."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

@@ -1,6 +1,6 @@
 """Exact entropy, KL divergence and log-probability of answers' tokens, over the whole vocabulary.
 
-Answers are scored by one forward pass over prompt and answer, without the key-value cache of generation.
+Scoring is one forward pass over prompt and answer, without the key-value cache of generation.
 
 Legend: B answers, T tokens of the longest answer.
 """
@@ -15,17 +15,14 @@ from torch import Tensor
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy, token_distribution
 
-# Precision -> largest allowed difference, in nats, between a token's log-probabilities in generation and in scoring. Rounding alone makes
-# differences of 1e-6 in float32 and 1e-2 in bfloat16.
+# Precision -> largest allowed difference, in nats, between a token's log-probabilities in generation and in scoring. Rounding alone
+# causes 1e-6 in float32 and 1e-2 in bfloat16.
 MAX_GAP: Final = {torch.float32: 1e-4, torch.bfloat16: 0.1}
-_MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32). Limits memory; does not change the result.
+_MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32); limits memory.
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split `rows` (indices of answers) into pieces for one forward pass.
-
-    A piece has at most `language.answers_per_forward` rows and `_MAX_LOGITS` logits, but at least one row.
-    """
+    """Split `rows` (indices of answers) for forward passes, by `language.answers_per_forward` and `_MAX_LOGITS`."""
     vocabulary: int = policy.network.config.get_text_config().vocab_size
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
@@ -33,14 +30,14 @@ def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class ExactMeasures:
-    """Measures of each token of B answers. All are 0 on padding."""
+    """Measures of each token, 0 on padding."""
 
     entropy: Tensor  # [B, T] nats, at temperature 1: -sum p ln p over the vocabulary.
     kl: Tensor  # [B, T] nats, at the sampling temperature: KL(policy || reference) = sum p (ln p - ln q).
     log_probs: Tensor  # [B, T] nats, at the sampling temperature.
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
-        """Return entropy and KL, each summed over an answer's tokens, [B]. Each token's KL is exact, so no sum is negative.
+        """Return entropy and KL, each summed over an answer's tokens, [B].
 
         By the chain rule, the mean KL of sampled answers estimates the KL of the distribution over complete answers. At sampling
         temperature 1, the same holds for the entropy.
@@ -50,7 +47,7 @@ class ExactMeasures:
 
 @torch.no_grad()
 def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: AnswerBatch, *, temperature: float) -> ExactMeasures:
-    """Return the measures of the batch's answers, which were sampled from `policy` at `temperature`."""
+    """Measure answers that were sampled from `policy` at `temperature`."""
     measures = torch.zeros(3, *batch.targets.shape, device=policy.device)
     for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
         part = batch.select_rows(rows)

@@ -1,7 +1,7 @@
 """Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
 
-An answer is truncated if it reaches `language.max_answer_tokens` without an end token. Here an answer is readable if every field can be
-parsed and the answer is not truncated. The parse rate is the fraction of readable answers.
+An answer is truncated if it reaches `language.max_answer_tokens` without an end token. An answer is readable if it is not truncated and
+every field can be parsed. The parse rate is the fraction of readable answers.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
 _NUM_PROMPTS: Final = 64  # Prompts of each text task.
-_SHOWN: Final = 60  # Characters of an example answer in the message.
+_SHOWN: Final = 60  # Characters of an example.
 
 
 class UnreadableError(PlainError, RuntimeError):
@@ -27,22 +27,22 @@ class UnreadableError(PlainError, RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParseRate:
-    """Parse rate of one text task, from answers that are sampled at temperature 1."""
+    """Parse rate of one text task at temperature 1."""
 
     rate: float
     low: float  # Wilson's 95 % interval: `low` to `high`.
     high: float
     num: int
     legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
-    truncated: float
-    example: str  # Beginning of the first unreadable answer, or of the first answer if all are readable.
+    truncated: float  # Fraction of truncated answers.
+    example: str  # Beginning of the first unreadable answer, or of the first answer.
 
     def __str__(self) -> str:
-        return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers, such as {self.example!r}"
+        return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers (the first unreadable one: {self.example!r})"
 
 
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
-    """Return the parse rate, on random boards, of each text task that training uses by `language.environment_share`.
+    """Measure each text task that training uses (`language.environment_share`) on random boards.
 
     Raises NonFiniteError if a weight is NaN or infinite.
     """
@@ -66,7 +66,7 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` is the number of imitation's steps."""
+    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` counts imitation's steps."""
     low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
     if not low:
         return

@@ -1,9 +1,14 @@
-"""GRPO of a language model: the `Problem` that `grpo.train.trainer.Trainer` solves.
+"""GRPO of a language model: a `Problem` of `grpo.train.trainer`, which documents the methods.
 
-The trainer's terms have these meanings here: an initial state is a prompt, a row is an answer, a state of the loss is a token, and a move
-is the id of the token. A rollout is a group of answers to each prompt. A piece is a part of a rollout that fits into one forward pass.
+The trainer's terms mean:
 
-Legend: K tokens of a piece's answers, V size of the vocabulary.
+- initial state: a prompt
+- row: an answer
+- state of the loss: a token
+- move: a token's id
+- rollout: a group of answers to each prompt
+
+Legend: K tokens of a batch, V size of the vocabulary.
 """
 
 import math
@@ -52,8 +57,8 @@ class LanguageProblem:
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
         """Sample and grade a group of answers to each prompt.
 
-        `knobs` has the sampling temperature of this step. Raises NonFiniteError if a weight or reward is NaN or infinite. Raises
-        InvariantError if a token's log-probabilities in generation and in scoring differ by more than `logprobs.MAX_GAP`.
+        Raises NonFiniteError if a weight or reward is NaN or infinite, InvariantError if a token's log-probabilities in generation and in
+        scoring differ by more than `MAX_GAP`.
         """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
@@ -65,7 +70,7 @@ class LanguageProblem:
         )
         if not rollout.rewards.isfinite().all():
             raise NonFiniteError(f"{int((~rollout.rewards.isfinite()).sum())} of {len(rollout.answers)} rewards are not finite")
-        if not rollout.largest_gap <= self._max_gap:
+        if not rollout.largest_gap <= self._max_gap:  # NaN <= x is false.
             raise InvariantError(
                 f"sampled and scored log-probabilities of a token differ by up to {rollout.largest_gap:.2e} nats: the trained policy is not"
                 " the policy that wrote the answers"
@@ -77,7 +82,7 @@ class LanguageProblem:
         return metrics | {"language/normalized_entropy": metrics["language/token_entropy"] / self._log_vocabulary}
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
-        """Yield the answers with the indices `rows` in pieces. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
+        """Yield the answers `rows` (indices), split for memory. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
         for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
@@ -102,7 +107,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return, in nats, the mean entropy of an answer and ln(V). ln(V) is the largest entropy of one token; an answer's is a sum."""
+        """Return, in nats, the mean entropy of an answer (a sum over its tokens) and ln(V), the largest entropy of one token."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
@@ -119,4 +124,4 @@ class LanguageProblem:
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Do nothing, because `state` has no tensors."""
+        """Do nothing."""

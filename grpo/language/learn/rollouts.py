@@ -2,8 +2,8 @@
 
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
-Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts. The fraction rises
-to 1 during the warm-up, so the policy first learns the format of answers. A truncated answer was cut before its end token.
+Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts; it rises to 1
+during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token.
 """
 
 from collections import Counter, defaultdict
@@ -32,11 +32,11 @@ class GradedAnswer:
     example: Example
     answer: GeneratedAnswer
     grades: Grades
-    reward: float  # Points that GRPO trains on: `grades.total(content_fraction)`. `LanguageProblem` refuses NaN and infinity.
+    reward: float  # Points that GRPO trains on: `grades.total(content_fraction)`.
 
     @property
     def decision(self) -> str | None:
-        """Best move of an answer of the move task (None if missing); complete text of an answer of the environment task."""
+        """Best move in the move task (None if missing); complete text in the environment task."""
         reading = self.grades.reading
         return reading.best if isinstance(reading, MoveAnswer) else self.answer.text.strip()
 
@@ -50,21 +50,20 @@ class LanguageRollout:
     measures: ExactMeasures
     is_truncated: Tensor  # [B] bool.
     temperature: float
-    advantages: Tensor  # [B] points, reward minus the group's mean reward without truncated answers. Truncated answers have 0.
+    advantages: Tensor  # [B] points: reward minus the mean of the group's untruncated answers; 0 for truncated answers.
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the answers that are not truncated."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
     def row_weights(self) -> Tensor:
-        """[B], number of tokens of each answer, on the CPU."""
+        """[B], each answer's number of tokens, on the CPU."""
         return self.batch.is_token.sum(1).cpu()
 
     @property
     def largest_gap(self) -> float:
-        """Largest difference, in nats, between a token's log-probabilities in generation (`sampled`) and in scoring (`measures`)."""
+        """Largest difference, in nats, between a token's log-probabilities in generation and in scoring (`measures`)."""
         return (self.sampled - self.measures.log_probs).abs().max().item()
 
     @property
@@ -74,7 +73,7 @@ class LanguageRollout:
 
     @property
     def totals(self) -> Tensor:
-        """[B] points, with `content_fraction` 1."""
+        """[B] points with `content_fraction` 1."""
         return torch.tensor([answer.grades.total() for answer in self.answers], dtype=torch.float64)
 
     def groups(self) -> Iterator[tuple[GradedAnswer, ...]]:
@@ -85,12 +84,12 @@ class LanguageRollout:
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerSampler:
     policy: LanguagePolicy
-    reference: LanguagePolicy  # Frozen policy that the KL terms compare with.
+    reference: LanguagePolicy  # Frozen policy of the KL terms.
     grader: Grader
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return a group of answers to each example's prompt. `step` and an answer's number select its random stream.
+        """Return a group of answers to each prompt. `step` and an answer's number select its random stream.
 
         Raises the errors of `sampled_answers`.
         """
@@ -141,7 +140,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
 
 
 def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
-    """Return metrics of the answers that `rows`, [B] bool, selects. `rows` must select whole groups."""
+    """Return metrics of the answers that `rows` [B] selects, which must be whole groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
     advantages = rollout.advantages[rows].view(-1, rollout.group_size)
@@ -159,7 +158,6 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of a group's answers that have the group's most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 

@@ -15,7 +15,7 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# A usable tokenizer encodes this text, and decodes the tokens to the same text.
+# A usable tokenizer encodes and decodes this text without loss.
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
@@ -26,10 +26,9 @@ class LanguageModelError(PlainError, RuntimeError):
 
 
 def hub_commit(config: LanguageConfig) -> str:
-    """Return the commit that `language.revision` names. With this commit, all files come from the same commit.
+    """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    A revision of 40 hex digits is a commit and is returned unchanged. Otherwise the hub is asked, or the local cache if the hub cannot be
-    reached. Raises LanguageModelError if neither has the model.
+    Raises LanguageModelError if neither has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -43,7 +42,7 @@ def hub_commit(config: LanguageConfig) -> str:
 
 
 def quieten_transformers() -> None:
-    """Switch off transformers' progress bars and warnings. This module checks itself that a model is complete."""
+    """Switch off transformers' progress bars and warnings. This module checks models itself."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -51,18 +50,16 @@ def quieten_transformers() -> None:
 
 
 def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
-    """Return model and tokenizer.
+    """Load a model of the hub (`revision` is its commit) or of a folder (`revision` is empty).
 
-    `name` is a model's name on the hub and `revision` its commit; or `name` is a folder and `revision` is empty.
-
-    Raises LanguageModelError unless the files are a complete causal language model with its tokenizer. Raises IncompatibleError if the
-    saved tokens differ from this code's chess tokenizer.
+    Raises LanguageModelError unless the files are a complete causal language model with its tokenizer, IncompatibleError if the saved
+    tokens differ from this code's chess tokenizer.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-        # All dropout rates become 0, so dropout is off even in training mode. Modules read the rates when they are made, below.
+        # Switch dropout off even in training mode. Modules read the rates when they are made, below.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
                 setattr(described, key, 0.0)
@@ -95,10 +92,6 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
 
 
 def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
-    """Return the tokenizer. It pads on the left. A tokenizer without a padding token pads with its end token.
-
-    Raises LanguageModelError if the tokenizer has no end token or changes `_PROBE`.
-    """
     from transformers import AutoTokenizer
 
     from grpo.language.text.tokenizer import CHESS_TOKENS, ChessTokenizer
@@ -119,7 +112,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if decoded.strip() != _PROBE:
-        # If a folder has no tokenizer files, transformers makes an empty tokenizer, which ends here.
+        # Without tokenizer files, transformers makes an empty tokenizer, which ends here.
         raise LanguageModelError(
             f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {decoded[:24]!r}...);"
             " save the tokenizer into the model's folder with `save_pretrained`"

@@ -1,4 +1,7 @@
-"""A causal language model as a policy: network and tokenizer. Generation, training and measurements use it, always in evaluation mode."""
+"""A causal language model and its tokenizer as a policy.
+
+The network is always in evaluation mode, because dropout would make trained and sampled policy differ.
+"""
 
 import copy
 import inspect
@@ -22,7 +25,7 @@ from grpo.settings.language import SMALL, LanguageConfig, model_folder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-_WEIGHTS: Final = "model.safetensors"  # File name that transformers gives the weights.
+_WEIGHTS: Final = "model.safetensors"  # Transformers' file name.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of a safetensors error.
 
 
@@ -46,15 +49,12 @@ class LanguagePolicy:
         *,
         origin: ModelOrigin,
     ) -> None:
-        """Move the network to the device, in evaluation mode. With dropout, the trained policy would differ from the sampled policy.
-
-        The tokenizer needs an end token and a padding token. The two may be equal, because masks mark the padding.
-        """
+        """The tokenizer needs an end token and a padding token. The two may be equal, because masks mark the padding."""
         from transformers import GenerationConfig
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # This removes the model's own sampling settings, such as top-k, because sampled and trained policy would differ by them.
+        # Remove the model's own sampling settings, such as top-k, because training does not use them.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
@@ -69,7 +69,7 @@ class LanguagePolicy:
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy that shares the network object and has another precision."""
+        """Return a copy that shares the network object."""
         other = copy.copy(self)
         other.precision = precision
         return other
@@ -95,7 +95,7 @@ class LanguagePolicy:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        """Return the policy that `save` wrote.
+        """Load what `save` wrote.
 
         Raises LanguageModelError if the files are no complete model, IncompatibleError if this code does not know the saved settings or has
         other chess tokens, NonFiniteError if a weight is NaN or infinite.
@@ -119,7 +119,7 @@ class LanguagePolicy:
 
     @property
     def pad_id(self) -> int:
-        """Token id of padding; may equal `end_id`."""
+        """May equal `end_id`."""
         return int(self.tokenizer.pad_token_id)
 
     @property
@@ -139,11 +139,8 @@ class LanguagePolicy:
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **arguments: Any) -> Any:
         """Return the network's output. Its logits are of the last `num_last` columns, or of all columns if the model cannot cut them.
 
-        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. The network gets all other `arguments`, such as a
-        key-value cache.
-
-        Position ids are computed from the mask, because a model's default positions count padding. With default positions and 37 padding
-        tokens, a GPT-2's log-probabilities in generation and in training differed by 5 nats, and no metric showed the difference.
+        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. The network gets all other `arguments`. Position
+        ids come from the mask, because a model's default positions count padding.
         """
         if self._cuts_logits:
             arguments["logits_to_keep"] = num_last
@@ -159,9 +156,9 @@ class LanguagePolicy:
 
 
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
-    """Return the initial policy that `language.model` names: `small`, a folder or a model of the hub.
+    """Return the initial policy that `language.model` names. `seed` determines the weights of `small`.
 
-    `seed` determines the weights of `small`. Raises LanguageModelError if loading fails.
+    Raises the errors of `hub_commit` and `network_of_files`.
     """
     quieten_transformers()
     if config.model == SMALL:
@@ -178,9 +175,9 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 
 
 def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
-    """Return the distribution over the vocabulary for each row of logits [rows, vocabulary].
+    """Return the distribution over the vocabulary for each row of logits [rows, vocabulary]. Every token counts as legal.
 
-    Sampling and loss both use this function, so both treat temperature and vocabulary alike. Every token counts as legal.
+    Sampling and loss both use this function, so both treat temperature and vocabulary alike.
     """
     log_probs = (logits.float() / temperature).log_softmax(dim=1)
     return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))

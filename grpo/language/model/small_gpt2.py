@@ -1,4 +1,4 @@
-"""The built-in model `small`: a small GPT-2 with random weights. A policy trained from it plays badly, but needs no download.
+"""The built-in model `small`: a small GPT-2 with random weights, which plays badly but needs no download.
 
 A token's features are its square, its piece, and whether it is the first or second square of a move (`from`, `to`).
 """
@@ -15,18 +15,17 @@ from grpo.settings.language import LanguageConfig
 if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase
 
-# The standard deviation of the initial weights is _SPREAD / sqrt(width). GPT-2's constant 0.02 suits width 768. With 0.02, a model of
-# width 64 learns late to copy squares.
+# Initial weights have the standard deviation _SPREAD / sqrt(width). With GPT-2's constant 0.02, a model of width 64 learns late to copy
+# squares.
 _SPREAD: Final = 0.6
 _NUM_HEADS: Final = 4
 _MAX_TOKENS: Final = 256  # Context: prompt and answer together.
 _FEATURE_SIZE: Final = 26.0  # A feature's vector has the length _FEATURE_SIZE / sqrt(width).
-_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in a token of a move; in a token of a FEN the factor is 1.
+_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in a move's token; 1 in a FEN's token.
 _GAIN: Final = 4.0  # Factor of the initial logits.
 
 
 def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
-    """Return a GPT-2 with random weights. For given settings, the weights depend only on the seed."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     described = GPT2Config(
@@ -47,17 +46,16 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Larger logits make distributions sharper. An answer has 70 tokens, so most answers are valid only if at most one token in a
-        # thousand is wrong.
+        # Larger logits sharpen distributions: an answer of 70 tokens allows hardly any wrong token.
         model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
-    """Draw a random vector for each feature, and add the vector to the embeddings of all tokens that have the feature.
+    """Add a random vector of each feature to the embeddings of all tokens with the feature.
 
     So the model transfers what it learns about one piece on a square to all pieces on the square. Without these vectors, so small a model
-    needs many times as many steps to write valid answers. Vectors are orthogonal within each block of `width` features.
+    needs many times as many steps to write valid answers.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))

@@ -1,1 +1,1 @@
-"""The two chess tasks of a language model as text: prompts, answers, parsers, the tokenizer, the graded reward."""
+"""A language model's two chess tasks as text: prompts, parsers, tokenizer, reward."""

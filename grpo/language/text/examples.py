@@ -1,7 +1,7 @@
-"""Examples of both text tasks from the dataset: prompts with target answers, for imitation, sampling and grading.
+"""Examples of both text tasks from the dataset: prompts with target answers.
 
-The tasks are `move` (choose a move) and `environment` (predict the position after a move). RookWorld is a published language model; the
-tasks use its formats and rewards (`grpo.language.text.tasks`).
+The tasks are `move` (choose a move) and `environment` (predict the position after a move), in the formats of the published language model
+RookWorld (`grpo.language.text.tasks`).
 """
 
 from abc import ABC, abstractmethod
@@ -35,7 +35,7 @@ from grpo.settings.language import LanguageConfig
 MATE_PAWNS: Final = 1_000  # Mate in n moves is written as MATE_PAWNS - n / 100 (n = 3: 999.97), as in RookWorld; negative for the loser.
 MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990] pawns, so none looks like a mate.
 
-_ILLEGAL_MOVE_SHARE: Final = 0.05  # Fraction of environment examples with an illegal move. These examples teach the flag `truncated`.
+_ILLEGAL_MOVE_SHARE: Final = 0.05  # Fraction of environment examples with an illegal move, which teach the flag `truncated`.
 _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 
 
@@ -53,7 +53,7 @@ class Example(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveExample(Example):
-    """An example of the task `move`. Each tuple has one entry per legal move, by ascending action id (`grpo.board.actions`)."""
+    """Each tuple has one entry per legal move, by ascending action id (`grpo.board.actions`)."""
 
     task = TextTask.MOVE
     moves: tuple[str, ...]  # UCI.
@@ -66,13 +66,11 @@ class MoveExample(Example):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentExample(Example):
-    """An example of the task `environment`."""
-
     task = TextTask.ENVIRONMENT
-    move: str  # UCI; sometimes illegal.
+    move: str  # UCI.
     new_fen: str  # Position after the move; unchanged after an illegal move.
-    reward: float  # Number that the answer must predict (`environment_example`); not the reward of GRPO.
-    terminated: bool  # Whether the game is over: checkmate, stalemate, insufficient material, or 75 moves without progress.
+    reward: float  # Number that the answer must predict; not the reward of GRPO.
+    terminated: bool  # Whether the game is over, by checkmate or by a draw without a claim.
     truncated: bool  # Whether the move is illegal.
 
     def read(self, text: str) -> EnvironmentAnswer:
@@ -80,9 +78,9 @@ class EnvironmentExample(Example):
 
 
 def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Make an example of a row of `BOARD_SCHEMA` (the dataset's board table). The target lists the five best moves, best first.
+    """Make an example of a row of the dataset's board table. The target lists the five best moves, best first.
 
-    Moves of equal value stay in ascending order of action id, because `sorted` is stable.
+    `sorted` is stable, so moves of equal value stay in order of action id.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -92,7 +90,7 @@ def move_example(row: Mapping[str, Any]) -> MoveExample:
 
 
 def pawns(centipawns: int | None, mate_in: int | None) -> float:
-    """Return an engine's score in pawns, as answers write the score. Exactly one argument is not None."""
+    """Return an engine's score in pawns. Exactly one argument is not None."""
     if mate_in is not None:
         return (MATE_PAWNS - min(abs(mate_in), 99) / 100) * (1 if mate_in > 0 else -1)
     assert centipawns is not None
@@ -100,10 +98,9 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Make an example of a move (UCI) on a board. The history has the game's last `num_history_moves` moves; the last is this move.
+    """Make an example of a move (UCI). The prompt's history is the last `num_history_moves` moves, with this move as the last.
 
-    The example's reward is RookWorld's reward of the player who moved: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001. An illegal
-    move leaves the position as it is.
+    The example's reward is RookWorld's: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001.
     """
     after, outcome = board.copy(), None
     truncated = chess.Move.from_uci(move) not in board.legal_moves
@@ -125,10 +122,8 @@ def environment_example(board: chess.Board, move: str, *, num_history_moves: int
 
 
 class LanguageBoards:
-    """Boards of one split of the dataset, from which examples of both text tasks are made."""
-
     def __init__(self, table: pa.Table, split: Split, config: LanguageConfig) -> None:
-        """Keep the split's rows of a table of `BOARD_SCHEMA`. Raises ValueError if the split has no rows."""
+        """Keep the split's rows of the board table (`BOARD_SCHEMA`). Raises ValueError if the split has no rows."""
         self._table, self._config = table.filter(pc.equal(table["split"], split.value)).select(_COLUMNS).combine_chunks(), config
         if not len(self):
             raise ValueError(f"the dataset has no boards in its {split} split")
@@ -137,13 +132,11 @@ class LanguageBoards:
         return int(self._table.num_rows)
 
     def example(self, index: int, task: TextTask, *, rng: np.random.Generator) -> Example:
-        """Return an example of the board with this index. For the move task the example is always the same.
+        """Return an example of the board with this index. Environment examples are random.
 
-        For the environment task the example is random:
-
-        - Half of the examples use a move that ends the game, if the board has one.
-        - The others use a random legal move. Half of these begin with up to `num_history_moves - 1` random moves, because the dataset has
-          no history.
+        - Half use a move that ends the game, if the board has one.
+        - The others use a random legal move, half of them after up to `num_history_moves - 1` random moves, because the dataset has no
+          history.
         - In `_ILLEGAL_MOVE_SHARE` of all examples, an illegal move replaces the move.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
@@ -160,9 +153,9 @@ class LanguageBoards:
         return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """Return `count` examples of random boards, in random order. A board appears once, unless there are fewer than `count` boards.
+        """Return `count` examples of random boards. A board appears once, unless there are fewer than `count` boards.
 
-        A fraction `language.environment_share` of the examples, rounded up or down at random, is of the environment task.
+        A fraction `language.environment_share`, rounded up or down at random, is of the environment task.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
         tasks = rng.permutation([TextTask.ENVIRONMENT] * num_environment + [TextTask.MOVE] * (count - num_environment))
@@ -171,7 +164,7 @@ class LanguageBoards:
 
 
 def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
-    """Return the moves (UCI) that give checkmate (by the row's `mate_in`) or end the game as a draw without a claim."""
+    """Return the moves (UCI) that give checkmate or a draw without a claim."""
     ending = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
     for move in drawing_moves(board):
         board.push(move)
@@ -182,14 +175,13 @@ def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
 
 
 def _illegal_moves(board: chess.Board) -> list[str]:
-    """Return moves (UCI) that begin on a piece of the player to move and are illegal."""
     legal = {move.uci() for move in board.legal_moves}
     own = {chess.square_name(square) for square in chess.scan_forward(board.occupied_co[board.turn])}
     return [move for move in ACTION_UCI[board.turn] if move[:2] in own and move not in legal]
 
 
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
-    """Make `num_moves` random moves on the board. Stop before a move that would end the game."""
+    """Stop before a move that would end the game."""
     for _ in range(num_moves):
         legal = list(board.legal_moves)  # `grpo.board.actions.random_move` has another order, which would draw other examples.
         board.push(legal[int(rng.integers(len(legal)))])

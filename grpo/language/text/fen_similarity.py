@@ -1,15 +1,14 @@
-"""Parsing of FENs, and a score for the FEN that a language model predicts for the position after a move (the answer).
+"""Parsing of FENs, and a score for the FEN that a language model predicts after a move (the answer).
 
 A copy of the old FEN would share 97 % of the squares with the true FEN. So the score compares changes of the old FEN: the weight of the
 changes that answer and truth share, divided by the weight of the changes that at least one of them has (Jaccard index,
-https://en.wikipedia.org/wiki/Jaccard_index). A changed square has weight 1, any other change `FIELD_WEIGHT`.
+https://en.wikipedia.org/wiki/Jaccard_index). A changed square has weight 1.
 """
 
 import re
 from typing import Final
 
-# Weight of side to move, of each castling right, of en passant and of each clock. The weight is low, because these are easy to predict.
-# Example: a quiet move changes two squares and three fields. An answer with the old squares and correct fields gets 0.375 / 2.375 = 0.16.
+# Weight of side to move, of each castling right, of en passant and of each clock; low, because these are easy to predict.
 FIELD_WEIGHT: Final = 0.125
 NUM_FIELDS: Final = 6
 _NUM_SQUARES: Final = 64
@@ -19,7 +18,7 @@ _FIELDS: Final = [re.compile(form) for form in ("[wb]", "-|K?Q?k?q?", "-|[a-h][3
 
 
 def read_fen(text: str) -> tuple[str | None, ...]:
-    """Return the six fields of a FEN. A missing or malformed field is None.
+    """Return the six fields of a FEN, with None for a missing or malformed field.
 
     The first field is expanded to 64 characters, from a8 to h1, with `.` for an empty square.
     """
@@ -28,13 +27,11 @@ def read_fen(text: str) -> tuple[str | None, ...]:
 
 
 def fen_similarity(answer: str, truth: str, *, before: str) -> float:
-    """Return the score of `answer` in [0, 1]: the Jaccard index of the changes from `before` to `answer` and from `before` to `truth`.
+    """Return the score of `answer` in [0, 1]. `before` and `truth` are complete FENs.
 
-    - The score is 1 only if `answer` has all fields of `truth`. It is 0 if `answer` has no valid piece placement.
+    - An answer without a valid piece placement gets 0.
     - If nothing should change (an illegal move), the score is 1 / (1 + weight of the answer's changes).
     - A missing field and an extra word each count as a wrong change.
-
-    `before` and `truth` are complete FENs.
     """
     if read_fen(answer)[0] is None:
         return 0.0
@@ -49,7 +46,6 @@ def fen_similarity(answer: str, truth: str, *, before: str) -> float:
 
 
 def _features(fen: str) -> list[str | bool | None]:
-    """Return the 64 squares, then side to move, en passant and clocks, then each of the four castling rights."""
     squares, turn, castling, *others = read_fen(fen)
     assert squares is not None
     return [*squares, turn, *others, *(None if castling is None else right in castling for right in "KQkq")]

@@ -1,25 +1,24 @@
-"""Graded reward of an answer, in points: mostly for the chess, few for the format.
+"""Graded reward of an answer, in points.
 
-The reward is the sum of the parts below. A malformed answer, without any parsed section, gets `MALFORMED` instead. A chess part (`CHESS`)
-is a fraction in [0, 1] times the part's points. Answers to move prompts have the first three chess parts; answers to environment prompts
-have the last two. The target answer gets the maximum of each part, and no text gets more. Sections and fields are defined in
-`grpo.language.text.tasks`.
+The reward is the sum of the parts below. A malformed answer, without any parsed section, gets `MALFORMED` instead. A chess part is a
+fraction in [0, 1] times its points in `CHESS`. Answers to move prompts have the first three chess parts; answers to environment prompts
+have the last two. No text gets more than the target answer. `grpo.language.text.tasks` defines sections and fields.
 
 structure, parsing
-    Format. structure counts sections, parsing fields: n are parsed, N are expected. The points are
+    structure counts sections, parsing counts fields. With n parsed of N expected, the points are
     `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises N by 1, so longer texts never gain.
 move_quality
     Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst), with the
-    highest and the lowest value of the board's moves. If all values are equal, the quality is 1. Illegal and repeated moves have quality 0.
+    best and worst value of the board's moves, or 1 if all values are equal. Illegal and repeated moves count 0.
 evaluation
-    `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e of a move and p = `win_probability`. The part is
-    the mean over the expected moves: five, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.
+    `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e and p = `win_probability`. The part is the mean
+    over the expected moves: five, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.
 best_move
     Quality of the move in section B.
 similarity
     Score of the predicted FEN (`fen_similarity`).
 outcome
-    Correct fraction of the three fields reward, terminated and truncated of the answer.
+    Correct fraction of the fields reward, terminated and truncated.
 """
 
 import math
@@ -32,29 +31,28 @@ from grpo.language.text.examples import EnvironmentExample, Example, MoveExample
 from grpo.language.text.fen_similarity import fen_similarity
 from grpo.language.text.tasks import NUM_MOVES, EnvironmentAnswer, MoveAnswer, Reading
 
-# Error in win probability from which an evaluation gets 0. A larger tolerance would reward answers that write 0.00 on every board.
+# A larger tolerance would reward answers that write 0.00 on every board.
 EVALUATION_TOLERANCE: Final = 0.25
-STRUCTURE: Final = (0.2, 1.0)  # Points for one parsed section (least) and for all sections (most).
-PARSING: Final = (0.1, 0.8)  # Points for one parsed field (least) and for all fields (most).
+STRUCTURE: Final = (0.2, 1.0)  # Points for one section (least) and for all (most).
+PARSING: Final = (0.1, 0.8)  # Points for one field and for all.
 # Chess part -> points of a perfect answer.
 CHESS: Final[Mapping[str, float]] = {"move_quality": 1.0, "evaluation": 0.5, "best_move": 2.0, "similarity": 2.0, "outcome": 0.5}
-MALFORMED: Final = -0.3  # Reward of an answer without any parsed section.
+MALFORMED: Final = -0.3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grades:
     parts: Mapping[str, float]  # Part of `grpo.metrics.table.REWARD_PARTS` -> points; all 0 for a malformed answer.
-    malformed: float  # `MALFORMED` for a malformed answer, otherwise 0.
+    malformed: float  # `MALFORMED` or 0.
     reading: Reading
     is_legal_best: bool  # Whether the move in section B is legal; False for the environment task.
 
     def total(self, content_weight: float = 1.0) -> float:
-        """Return the reward in points. `content_weight` in [0, 1] multiplies the chess parts; GRPO's warm-up begins with a small weight."""
+        """Return the reward. `content_weight`, in [0, 1], multiplies the chess parts."""
         return self.malformed + sum(value * (content_weight if name in CHESS else 1.0) for name, value in self.parts.items())
 
 
 def grade(example: Example, text: str) -> Grades:
-    """Grade an answer (any text) to an example's prompt."""
     reading = example.read(text)
     if isinstance(example, MoveExample) and isinstance(reading, MoveAnswer):
         chess, is_legal_best = _choice_parts(example, reading), reading.best in example.moves
@@ -77,9 +75,8 @@ def win_probability(pawns: float) -> float:
 
 
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
-    """Interpolate linearly from ends[0] at count 1 to ends[1] at count `expected`; return 0 for count 0."""
     least, most = ends
-    # A weighted mean gives exactly `most` for the full count; `least + (most - least) * fraction` could round.
+    # A weighted mean gives exactly `most` for the full count.
     fraction = (count - 1) / (expected - 1)
     return (1 - fraction) * least + fraction * most if count else 0.0
 
@@ -100,7 +97,7 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer) -> dict[str, float]:
         if stated is not None
     ]
     return {
-        # `fsum` rounds only the final sum, so the five best moves give exactly 1 in any order.
+        # `fsum` gives exactly 1 for the five best moves in any order.
         "move_quality": math.fsum(quality[move] for move in first) / math.fsum(top),
         "evaluation": sum(closeness) / len(top),
         "best_move": quality.get(answer.best, 0.0) if answer.best is not None else 0.0,

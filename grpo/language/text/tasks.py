@@ -13,9 +13,9 @@ A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI,
 
 - Sections of an answer are M, E and B, or the four parts between `+`.
 - Fields of a section are moves, numbers, flags, or the six fields of a FEN.
-- Extra words are words after the expected number of fields of a section, and all words of extra sections.
+- Extra words are words beyond a section's expected fields, and all words of extra sections.
 
-Parsers ignore only white space, and never raise.
+Parsers never raise.
 """
 
 import re
@@ -29,7 +29,7 @@ from grpo.language.text.fen_similarity import NUM_FIELDS, read_fen
 NUM_MOVES: Final = 5  # Expected moves in section M; fewer if the board has fewer legal moves.
 _GAP: Final = "    "
 _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
-# At most four digits on each side of the point, so no number is infinite. `[0-9]`, because `\d` also matches digits of other scripts.
+# At most four digits on each side of the point, so no number is infinite. `\d` would match digits of other scripts too.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")
@@ -48,17 +48,17 @@ def move_prompt(fen: str) -> str:
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
-    """Return the prompt. `move` is in UCI; `history` is a list of moves in UCI that ends with `move`."""
+    """`history` has moves in UCI and ends with `move`."""
     return f"A: {fen}+{move}+{' '.join(history)}+"
 
 
 def write_move_answer(moves: Sequence[str], evaluations: Sequence[float], best: str) -> str:
-    """Return the answer. `moves` and `best` are in UCI; `evaluations` are pawns, one per move."""
+    """`evaluations` are pawns, one per move."""
     return f" {' '.join(moves)}{_GAP}E: {' '.join(f'{number:.2f}' for number in evaluations)}{_GAP}B: {best}"
 
 
 def write_environment_answer(fen: str, reward: float, *, terminated: bool, truncated: bool) -> str:
-    """Return the answer. `fen` is the position after the move."""
+    """`fen` is the position after the move."""
     return f"{fen}+{reward}+{int(terminated)}+{int(truncated)}"
 
 
@@ -77,8 +77,6 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveAnswer(Reading):
-    """An answer to `move_prompt`: sections M, E and B."""
-
     moves: tuple[str | None, ...]  # First words of section M, at most the expected number. UCI, legal or not; None for other words.
     evaluations: tuple[float | None, ...]  # First words of section E, at most the same number. Pawns; None for other words.
     best: str | None  # First word of section B; None if it is no move.
@@ -86,19 +84,18 @@ class MoveAnswer(Reading):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentAnswer(Reading):
-    """An answer to `environment_prompt`: sections new FEN (6 fields), reward, terminated and truncated. None for an invalid field."""
+    """Invalid fields are None."""
 
-    fen: str  # First section, words separated by one blank.
+    fen: str  # New FEN as written, words separated by one blank.
     reward: float | None
     terminated: bool | None
     truncated: bool | None
 
 
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
-    """Parse an answer for a board with `num_legal` legal moves.
+    """A misplaced or repeated label ends parsing; all later words are extra words.
 
-    Parsing ends at a misplaced or repeated label; all later words are extra words. A readable answer has one to five moves, an evaluation
-    of each move, and one best move.
+    A readable answer has one to five moves, an evaluation of each move, and one best move.
     """
     num_moves = min(NUM_MOVES, num_legal)
     labels, parts = ["M:", *_LABEL.findall(text)], _LABEL.split(text)
@@ -130,14 +127,14 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
 
 
 def read_environment_answer(text: str) -> EnvironmentAnswer:
-    """Parse an answer. A final `+` is allowed, because some of RookWorld's data has one."""
+    """A final `+` is allowed, because some of RookWorld's data has one."""
     parts = text.split("+")
     if len(parts) == _NUM_PARTS + 1 and not parts[-1].strip():
         parts.pop()
     words = [part.split() for part in parts]
     fen = " ".join(words[0])
     fields = read_fen(fen)
-    # If the piece placement (first field) is invalid, the FEN's other fields count as invalid too.
+    # Without a valid piece placement (first field), the FEN's other fields count as invalid.
     num_readable = sum(field is not None for field in fields) if fields[0] else 0
     first = [part[0] if part else "" for part in (*words[1:_NUM_PARTS], *[[]] * _NUM_PARTS)]
     reward, terminated, truncated = _as_number(first[0]), _as_flag(first[1]), _as_flag(first[2])

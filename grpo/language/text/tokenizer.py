@@ -1,8 +1,7 @@
 """Chess tokenizer of the built-in small model: one token for each square with its piece, two for a move, few for a number.
 
-A digit of a FEN stands for several empty squares, so a piece's square depends on all digits before the piece. A small model would spend its
-training on counting. Here `knight on f3` and `nothing on a4` are tokens. Text without a token of its own is encoded as bytes. Decoding
-restores every valid Unicode text.
+A digit of a FEN stands for several empty squares, so a small model would spend its training on counting. Text without a token of its own is
+encoded as bytes. Decoding restores every valid Unicode text.
 """
 
 import itertools
@@ -23,7 +22,7 @@ _EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # a8 to h1.
 _NUM_HALF_MOVES: Final = 151  # Values 0 to 150 of the half-move clock; at 150 the game is over.
-_NUM_MOVES: Final = 400  # Move numbers below this have a token; larger numbers are encoded as bytes.
+_NUM_MOVES: Final = 400  # Move numbers below this have a token.
 _LARGE_PAWNS: Final = (990, 999)  # Whole pawns of large evaluations: 990 is the limit without a mate, 999.xx is a mate.
 _SQUARE: Final = "[a-h][1-8]"
 _MOVE_END: Final = r"(?![^ +])"  # After a move comes a blank, `+` or the end of the text.
@@ -53,8 +52,6 @@ _PARTS: Final = re.compile(
 
 
 class ChessTokenizer(PreTrainedTokenizer):
-    """The tokens are saved with a model's weights. `grpo.language.model.loading` compares them with this code's tokens."""
-
     vocab_files_names = {"vocabulary": CHESS_TOKENS}  # noqa: RUF012
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
 
@@ -101,14 +98,13 @@ class ChessTokenizer(PreTrainedTokenizer):
 
 
 def _placement_tokens(placement: str) -> list[str] | None:
-    """Return 64 tokens, one per square, or None if the text is no piece placement or is not the shortest form (`44` instead of `8`)."""
+    """Return one token per square, or None if the text is no piece placement in its shortest form (`8`, not `44`)."""
     pieces = re.sub("[1-8]", lambda digit: _EMPTY * int(digit[0]), placement).replace("/", "")
     tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False)]
     return tokens if len(pieces) == 64 and "".join(_texts(tokens)) == placement else None
 
 
 def _texts(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the text of the tokens in parts. A run of empty squares becomes a digit."""
     for kind, run in itertools.groupby(tokens, key=_token_kind):
         if kind == "bytes":
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
@@ -126,16 +122,15 @@ def _token_kind(token: str) -> str:
 
 
 def _vocabulary() -> Iterator[str]:
-    """Yield all tokens in the order of their ids: END is 0, PAD is 1."""
     yield from (END, PAD, *(f"<{byte:02x}>" for byte in range(256)))
     yield from (f"{piece}@{square}" for square in _SQUARES for piece in _EMPTY + _PIECE_LETTERS)
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
-    # Most positions have no en-passant square, so castling rights and the "-" after them are one token (" KQkq -").
+    # Castling rights and the "-" of no en-passant square are one token (" KQkq -").
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
     yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
     yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")
-    # Clocks, evaluations and flags share no tokens, so a token tells the model what kind of text comes next.
+    # Clocks, evaluations and flags share no tokens, so a token shows its kind.
     yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
     yield from (str(number) for number in range(_NUM_MOVES))
     yield from (f" {sign}{number}" for sign in ("", "-") for number in (*range(100), *_LARGE_PAWNS))

@@ -1,7 +1,7 @@
 """Chess networks, one per file. `policy.network` names the file; the file's class `Network` is a torch module.
 
-`Network(PolicyConfig)` maps a `PositionBatch` of B boards to logits of their legal moves, [B, A]. Boards with fewer moves are padded, and
-logits of padding may be any number. A network has no dropout, and a board's logits do not depend on the other boards of the batch.
+`Network(PolicyConfig)` maps a `PositionBatch` of B boards to logits of their legal moves, [B, A]; logits of padding may be any number. A
+network has no dropout, and a board's logits do not depend on the other boards.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ def is_network(name: str) -> bool:
 
 
 def make_network(config: PolicyConfig) -> nn.Module:
-    """Return a new network with random weights from torch's global generator. Raises IncompatibleError for an unknown network."""
+    """Make random weights with torch's global generator. Raises IncompatibleError for an unknown network."""
     if not is_network(config.network):
         raise IncompatibleError(f"policy.network = {config.network!r}: grpo/policy/networks/{config.network}.py does not exist")
     network = import_module(f"{__name__}.{config.network}").Network(config)

@@ -1,1 +1,1 @@
-"""Opens a policy folder of any kind as a competitor, which plays and is measured."""
+"""Policies of any kind as competitors, which play and are measured."""

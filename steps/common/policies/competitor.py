@@ -23,19 +23,19 @@ class Competitor(Protocol):
         """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player. It samples moves at `temperature` from the random stream `stream`; with None it plays best moves."""
+        """Return a player that samples at `temperature` from the random stream `stream`, or with None plays best moves."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return metric -> number for the held-out boards of a table."""
+        """Return the metrics of a table's held-out boards."""
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
         """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write `decisions.json`: notable moves on held-out boards, compared with the policy `before`. Language models write nothing."""
+        """Write `decisions.json`: notable moves on held-out boards, compared with `before`. Language models write nothing."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
         """Return UCI move -> probability at T = 1 for each board. Language models return None."""
 
     def move_finder(self) -> MoveFinder:
-        """Return an object that chooses moves for one board at a time, for UCI and the play page."""
+        """Return an object that chooses moves for one board at a time."""

@@ -1,4 +1,4 @@
-"""Gives a language model the interface `Competitor`. The module is imported only if needed, because transformers takes seconds."""
+"""Gives a language model the interface `Competitor`. Import this module only if needed: transformers takes seconds."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
     """Return a folder's language model.
 
-    `settings.language` sets the attempts per move and the number of held-out boards that `heldout` and `scores` use. Without `settings`,
-    the folder's settings apply.
+    `settings.language` (default: the folder's) sets the attempts per move and the number of held-out boards to measure.
     """
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
@@ -40,11 +39,11 @@ class LanguageCompetitor:
 
     @cached_property
     def weights(self) -> str:
-        """Hash of the weights' values; takes seconds for a large model."""
+        """A large model's hash takes seconds."""
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player; with temperature None the first answer is greedy, and only retries are sampled."""
+        """Return a player; with temperature None, only retries are sampled."""
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:

@@ -28,7 +28,7 @@ _NUM_OF_EACH_KIND: Final = 4  # Notable decisions of each kind (improved, worsen
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:  # noqa: ARG001
-    """Return the network of a folder; networks read no settings."""
+    """Return a folder's network; networks read no settings."""
     return NetworkCompetitor(NetworkPolicy.load(folder, device))
 
 
@@ -46,7 +46,7 @@ class NetworkCompetitor:
         return SamplingPlayer(self.policy, name, temperature=temperature, rng=torch_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, entropy, and agreement with the engine."""
+        """Return regret, expected value, entropy and agreement with the engine."""
         return heldout_metrics(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:

@@ -12,9 +12,9 @@ from steps.run.kinds import PARTS
 
 
 def open_policy(folder: Path, device: torch.device, *, settings: Settings | None = None) -> Competitor:
-    """Return a folder's policy. A language model reads `settings`, or the settings saved in the folder if `settings` is None.
+    """Return a folder's policy. A language model reads `settings`, by default the folder's.
 
-    Raises CorruptError or IncompatibleError for files that do not make a policy, PlainError if packages of the policy's kind are missing.
+    Raises CorruptError or IncompatibleError for files that do not make a policy, PlainError if packages are missing.
     """
     competitor: Competitor = import_module(PARTS[policy_kind(folder)].competitor).open_competitor(folder, device, settings)
     return competitor

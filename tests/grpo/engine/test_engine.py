@@ -82,7 +82,7 @@ def test_the_scores_are_those_of_the_last_iteration_in_which_every_line_was_sear
         answer = parse_answer(text, num_lines=num_lines)
         assert answer.best_move == "d2d4"
         assert answer.scores == {"d2d4": Score(50), "e2e4": Score(-3, is_mate=True)}
-    with pytest.raises(EngineError, match="scored 2 moves, and there are 3"):
+    with pytest.raises(EngineError, match="scored 2 of 3 moves"):
         parse_answer(text, num_lines=3)
 
 
@@ -229,7 +229,7 @@ def test_an_engine_with_too_few_lines_may_play_and_is_refused_for_tables_at_once
     poor = scripted(multi_pv=multi_pv)
     with EnginePool(poor.path, num_processes=2, options=ALL_LINES) as pool:
         assert pool.best_move(FENS[0], "", "nodes 5", is_fresh=True) == EXPECTED[0].best_move
-        with pytest.raises(EngineMissingError, match=rf"^Scripted 1 .* {multi_pv or 1} lines .*CHESS_GRPO_STOCKFISH"):
+        with pytest.raises(EngineMissingError, match=rf"^Scripted 1 .* {multi_pv or 1} moves .*CHESS_GRPO_STOCKFISH"):
             pool.search(QUERIES)
     assert len(poor.searches()) == 1, "at once: nothing was searched in vain"
 

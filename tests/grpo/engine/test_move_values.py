@@ -49,8 +49,8 @@ def by_move(table: ValueTable | EngineError) -> dict[str, float]:
         ({"kind": "last words"}, 500, "The network file was not loaded"),
         ({"kind": "depth 1"}, 500, "depth 1 instead of 3"),
         ({"kind": "castles as Chess960"}, 500, "e1a1, e1h1 is not legal; UCI writes this castling as e1c1"),
-        ({"kind": "none"}, 64, "searches 64 lines at once at most"),
-        ({"kind": "half of the moves"}, 500, "scored 109 moves, and there are 218"),
+        ({"kind": "none"}, 64, "scores at most 64 moves"),
+        ({"kind": "half of the moves"}, 500, "scored 109 of 218 moves"),
     ],
 )
 def test_an_engine_that_cannot_value_every_move_is_refused_with_the_reason(
