@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 1e-6
 """Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards (dead draws)."""
+"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Labels from games. With fewer, chance can hide that weak players' moves are better than random moves."""
+"""With fewer labels from games, chance can hide that weak players' moves are better than random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "the boards come from another version of the code, or were changed by hand; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
@@ -44,14 +44,14 @@ def check_dataset_tables(
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
-    """Run all checks of a dataset and return the report. Raises ValueError if a table has another schema.
+    """Run all checks of a dataset. Raises ValueError if a table has another schema.
 
-    `dataset` is the report of `join_boards`. `data_docs` is a folder for Great Expectations' Data Docs; None writes none.
+    `data_docs`: folder for Great Expectations' Data Docs; None writes none.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
             raise ValueError(
-                f"the {name} table has other columns than grpo.dataset.table.{name.upper()}_SCHEMA, so other code wrote it;"
+                f"the {name} table has other columns than grpo.dataset.table.{name.upper()}_SCHEMA, because other code wrote it;"
                 f" build the boards again. It has:\n{table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)}"
             )
     prepare_great_expectations()
@@ -67,7 +67,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Return column -> the expectation that its numbers are in [low, high]. The default [0, 0] is for counts of faults."""
+    """Expect numbers in [low, high]. The default [0, 0] is for counts of faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -188,14 +188,13 @@ def _label_checks(columns: Columns) -> list[Check]:
 
 
 def least_gain(variances: list[float]) -> float:
-    """Return the smallest mean gain that played labels must have. A label's gain is its value minus the mean value of the board's moves.
+    """Return the limit of the mean gain. A label's gain is its value minus the mean value of the board's moves.
 
-    `variances`: variance of the values of each labeled board. A random label has this variance and the mean gain 0.
+    `variances`: variance of each labeled board's values. A random label has this variance and the mean gain 0.
 
-    - From 300 boards on, the mean gain must exceed 3 standard errors. Random labels do so in one of 740 datasets; moves of Stockfish at 60
-      to 960 nodes exceed the limit by far.
-    - With fewer boards, the mean gain must exceed -3 standard errors. Only labels that are clearly worse than random moves fail, such as
-      labels whose values are the wrong side's.
+    - From 300 boards on, the limit is 3 standard errors. Random labels exceed the limit in one of 740 datasets; moves of Stockfish at 60 to
+      960 nodes exceed it by far.
+    - With fewer boards, the limit is -3 standard errors. Only labels clearly worse than random moves fail, as with the other side's values.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error
