@@ -6,7 +6,6 @@ Most columns count faults of the row, so 0 is right. None: another fault of the 
 - Score: the engine's centipawns or mate distance for a legal move. The value, a win probability, is computed from the score.
 - Strong values: values by a deeper search, on held-out boards only.
 - Key: text that is equal for equal positions, also with swapped colors.
-- Split: training, validation or held-out. The hash of a game's id gives the split of the game's boards.
 """
 
 import math
@@ -138,7 +137,6 @@ def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Count moves with the score mate in 1 that do not mate."""
     num_false = 0
     for move, score in zip(moves, scores, strict=True):
         if score.is_mate and score.value == 1:
@@ -149,7 +147,6 @@ def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Count moves that draw by rule but do not have the score 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 
