@@ -84,7 +84,7 @@ def _game_checks(config: BoardsConfig) -> list[Check]:
     return [
         Check("game_complete", "Every required column is filled.", _OTHER_CODE, _between("missing")),
         Check("game_id_unique", "No game occurs twice.", _JOIN, _unique("game_id")),
-        Check("moves_complete", "Each ply has a move and a key; labels are at plies of the game.", _OTHER_CODE, _between("ply_faults")),
+        Check("moves_complete", "Each ply has a move and a key; labels are at plies.", _OTHER_CODE, _between("ply_faults")),
         Check(
             "ratings_possible",
             f"A rating is unknown or in [1, {MAX_RATING:,}].",
@@ -154,7 +154,7 @@ def _value_checks() -> list[Check]:
         Check(
             "values_differ",
             f"All moves have the same value on at most {MAX_FLAT_SHARE:.0%} of the boards.",
-            "the engine gives all moves the same score; look at the scores, or choose other positions",
+            "the engine gives all moves the same score; check the scores, or choose other positions",
             {"share of flat boards": ExpectColumnMeanToBeBetween(column="is_flat", max_value=MAX_FLAT_SHARE)},
         ),
         Check(
@@ -180,7 +180,7 @@ def _label_checks(columns: Columns) -> list[Check]:
                 "labels_beat_chance",
                 f"Played moves are better than random moves: the mean gain exceeds {_NUM_STANDARD_ERRORS:g} standard errors"
                 f" (-{_NUM_STANDARD_ERRORS:g} with fewer than {MIN_BOARDS_FOR_CHANCE} boards).",
-                "labels and boards were mixed up, values are the other side's, or the players move at random",
+                "labels were mixed up, values are the other side's, or the players move at random",
                 {"mean gain": ExpectColumnMeanToBeBetween(column="label_gain", min_value=least_gain(variances))},
             )
         )

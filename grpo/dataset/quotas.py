@@ -192,7 +192,7 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         f"{', '.join(config.files) or 'engine games'}: {counts(PHASES)} boards wanted ({counts(Split)}), from {report.games:,} games"
         f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
         f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
-        " or set boards.num_units = 1, so that no unit drops boards that another unit needs."
+        " or set boards.num_units = 1."
     )
 
 

@@ -91,7 +91,7 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
         # From step 0 on, updates make a KL grow.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
-            yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
+            yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
 
 
 def kl_at_step_zero(run: Assessment) -> Answer:
@@ -181,7 +181,7 @@ def learning_rate_schedule(run: Assessment) -> Answer:
         return None
     stopped = values <= 1e-3 * values.max()
     if stopped[len(rate) // 2 :].all() and stopped.mean() > 0.5:
-        fact = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows, which train nothing"
+        fact = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows"
         return evidence_of(rate, fact, begin=rate.first_step(stopped))
     is_endless = _rises_by_quarters(values) and end > 3 * middle > 0
     return evidence_of(rate, f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g}") if is_endless else None
@@ -216,7 +216,7 @@ def entropy_collapse(run: Assessment) -> Answer:
         facts.append(f"from about {math.exp(entropy.logged[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.logged[-1]):.1f}")
     loss, series = history.levels("loss"), history.series.get("loss")
     if loss is not None and series is not None and abs(loss[1]) < abs(loss[0]):
-        facts.append(f"{series.from_to()}: it vanishes with the entropy, because equal moves have no advantage")
+        facts.append(f"{series.from_to()}, because equal moves have no advantage")
     return evidence_of(entropy, *facts, begin=entropy.first_step(entropy.values < (early + late) / 2))
 
 
@@ -234,7 +234,7 @@ def _is_collapsed(run: Assessment, early: float, late: float) -> bool | Unclear:
     if late < (0.08 if run.improves else 0.2) * early:
         return True
     is_low = late < 0.3 * early and not run.rises and not run.is_live
-    return Unclear(f"{late / early:.0%} of the entropy is left, and reward is not shown to rise") if is_low else False
+    return Unclear(f"{late / early:.0%} of the entropy is left, and the reward is not shown to rise") if is_low else False
 
 
 def entropy_explosion(run: Assessment) -> Answer:
@@ -296,7 +296,7 @@ def _raised_penalty(run: Assessment) -> Evidence | None:
     if not (first > 1e-5 and later.min() >= 3 * first and later.max() <= 2 * later.min()):
         return None
     fact = f"{penalty.from_to()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
-    return evidence_of(penalty, f"{fact}: the policy hardly moved, so the KL coefficient rose and stands at its bound")
+    return evidence_of(penalty, f"{fact}: the KL coefficient rose to its bound")
 
 
 def loss_budget(run: Assessment) -> Answer:
@@ -341,7 +341,7 @@ def dead_monitor(run: Assessment) -> Answer:
     bonus = run.history.series["entropy_bonus"]
     if bonus.at[-1] - bonus.at[0] < 1_000 or not _is_still(bonus.values) or loss_budget(run) is None:
         return None
-    return evidence_of(bonus, f"{bonus.from_to()}, nearly all of the loss: no monitor of entropy ever moved it")
+    return evidence_of(bonus, f"{bonus.from_to()}, nearly all of the loss")
 
 
 def high_clip_fraction(run: Assessment) -> Answer:
@@ -423,7 +423,7 @@ def falling_reward(run: Assessment) -> Answer:
         return None
     trend, blocks = run.trend, run.history.blocks(run.reward)
     low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
-    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth of the rows, {trend.best:.3g} at best, {trend.last:.3g} at the end"
+    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth, {trend.best:.3g} at best, {trend.last:.3g} at the end"
     return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
 
@@ -577,7 +577,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
     facts = (
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
-        f"if all {len(evaluations)} checkpoints were equally strong, a best one this far ahead would have probability {chance:.2f}",
+        f"the best of {len(evaluations)} equally strong checkpoints would be this far ahead with probability {chance:.2f}",
     )
     return Evidence(facts, best.step, best.step)
 

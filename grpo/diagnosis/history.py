@@ -189,7 +189,7 @@ class History:
             raise HistoryError(f"several runs in one table: {fact}; give the rows of one run, one per step")
         if len(steps):
             seen = f"{len(steps):,} steps are logged twice ({steps[0]:,.0f} to {steps[-1]:,.0f})"
-            self.notes.append(f"{seen}, as in a log that a resumed run appended to: the later row counts")
+            self.notes.append(f"{seen}, as after a resume: the later row counts")
 
     def _add_column(self, column: str, meaning: Meaning, parts: _Parts) -> None:
         steps, cells = _latest(parts)
