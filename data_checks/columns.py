@@ -47,7 +47,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # An empty table has all columns too: their names come from a row of None, which `_board_row` must accept.
+    # A row of None gives the names, also of an empty table; `_board_row` must accept None.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 
@@ -152,7 +152,7 @@ def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return 1 if a label from a game is not the game's move, 0 if it is, and None for an engine's label or an unknown ply."""
+    """Return 0 if a label from a game is the game's move, else 1; None for an engine's label or an unknown ply."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])
@@ -181,7 +181,7 @@ def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) 
 
 
 def _ply_faults(row: Row) -> int | None:
-    """Return 1 if a move or key is missing, or if label plies do not rise or are outside of the game; else 0."""
+    """Return 1 if a move or key is missing, or if label plies do not rise or are no plies of the game; else 0."""
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None

@@ -1,7 +1,4 @@
-"""Checks of a dataset before training: four suites of expectations, for games, boards, values and labels.
-
-An expectation is Great Expectations' word for one condition on a column. `data_checks.columns` explains label, score, strong value and key.
-"""
+"""Checks of a dataset before training, in four suites. `data_checks.columns` explains label, score, strong value and key."""
 
 import math
 from collections.abc import Mapping
@@ -192,9 +189,8 @@ def least_gain(variances: list[float]) -> float:
 
     `variances`: variance of each labeled board's values. A random label has this variance and the mean gain 0.
 
-    - From 300 boards on, the limit is 3 standard errors. Random labels exceed the limit in one of 740 datasets; moves of Stockfish at 60 to
-      960 nodes exceed it by far.
-    - With fewer boards, the limit is -3 standard errors. Only labels clearly worse than random moves fail, as with the other side's values.
+    - From 300 boards on, the limit is 3 standard errors. Random labels exceed the limit in one of 740 datasets.
+    - With fewer boards, the limit is -3 standard errors, so only labels that are clearly worse than random moves fail.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

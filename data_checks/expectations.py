@@ -1,7 +1,4 @@
-"""Runs suites of checks with Great Expectations over columns in memory, and returns plain results.
-
-A check is one or several expectations (conditions on a column) that have one meaning and one remedy.
-"""
+"""Runs suites of checks with Great Expectations. A check is one or several expectations (conditions on a column) with one meaning."""
 
 import html
 import logging
@@ -32,7 +29,7 @@ class Check:
     remedy: str
     """Usual cause of a failure, and remedy."""
     expectations: "Mapping[str, Expectation]"
-    """Label -> expectation. A label names the checked column or number in messages."""
+    """Name of the checked column or number in messages -> expectation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,4 @@
-"""Summary of a dataset and its checks, as escaped Markdown for the tracker's note and as plain text.
-
-The table shows positions found (all positions read) and used (boards of the dataset).
-"""
+"""Summary of a dataset and its checks, as escaped Markdown for the tracker's note and as plain text."""
 
 import html
 from collections.abc import Mapping

@@ -14,7 +14,7 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
     """Return all training boards, then further positions of training games, until there are `max_positions` in total.
 
-    - Training boards are never cut. The total is smaller if games have too few positions, or if chosen positions have a single legal move.
+    - Training boards are never cut. Chosen positions with a single legal move teach nothing and are left out.
     - Further positions are not boards of any split.
     - The positions with the lowest hashes of their keys are chosen, whatever the order of `games`.
     - A position of several games has the first game's move.
@@ -38,7 +38,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                 played = action_id(move, board.turn)
                 if played not in legal:
                     raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
-                if len(legal) > 1:  # A position with a single legal move teaches nothing.
+                if len(legal) > 1:
                     positions.append(board.copy(stack=False))
                     ids.append(legal)
                     columns.append(legal.index(played))

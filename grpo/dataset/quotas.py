@@ -1,6 +1,6 @@
 """Quotas: the number of boards wanted of each cell, and the choice of boards from games.
 
-A cell is a split (train, validation, held-out) and a game phase. A unit is a parallel part of the dataset build with a quota of its own.
+A cell is a split (train, validation, held-out) and a game phase. A unit is a parallel part of the dataset build.
 """
 
 import hashlib

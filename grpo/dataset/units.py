@@ -52,7 +52,6 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
             continue
         selected = quota.offer(game)
         pending += selected
-        # Engine games end after `MAX_IDLE_GAMES` without a new board.
         num_idle = 0 if selected or config.files else num_idle + 1
         if pending and (len(pending) >= _POSITIONS_AT_ONCE or quota.is_full):
             yield pending
@@ -83,9 +82,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. Without `index`, unit 0 would get each file with a single game."""
-
-    def is_mine(number: int) -> bool:
+    def is_mine(number: int) -> bool:  # Without `index`, unit 0 would get each file with a single game.
         return (number + index) % config.num_units == unit
 
     with opened(file) as stream:
@@ -96,7 +93,7 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
-    """Yield one entry of each open file in turn. The next file replaces a file that ends."""
+    """Yield one entry of each open file in turn."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
         file = turns.popleft()

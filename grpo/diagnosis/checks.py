@@ -27,7 +27,6 @@ class DiagnosisCheck:
     leads_to: frozenset[str]
 
     def missing(self, history: History) -> str:
-        """Return the missing quantities' names as text, or ""."""
         known = history.series.keys() | ({"games"} if history.evaluations else set())
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 

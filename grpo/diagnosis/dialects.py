@@ -67,7 +67,7 @@ def _dialect(row: dict[str, Any]) -> Dialect:
 
 
 DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
-"""Dialects in the file's order: this trainer's first."""
+"""This trainer's dialect is the first."""
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:

@@ -9,7 +9,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """A part of the training does not do its work."""
     CRITICAL = "critical"
-    """Measurements or policy are not reliable. A critical finding before the first update stops the run."""
+    """Measurements or policy are not reliable."""
 
 
 class Finding(Document):

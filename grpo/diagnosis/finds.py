@@ -28,15 +28,15 @@ _KL_GROWS: Final = 0.3
 """Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
 """KL in nats that different scoring can explain. Temperature 1.3 instead of 1.0 causes 0.05."""
-_FAR: Final = 0.8  # Largest KL to the reference, in nats per move or token.
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
-_FAR_PER_UPDATE: Final = 0.15  # Largest KL to the sampled policy, in nats. Usual targets are 0.01 to 0.05.
+_FAR_PER_UPDATE: Final = 0.15  # Limit of the KL to the sampled policy, in nats. Usual targets are 0.01 to 0.05.
 _FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows and steps that show a flat reward.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
 _FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if a single reward's is unknown.
 _NOTHING: Final = 0.03  # Largest certain rise of a flat reward, in standard deviations of a single reward.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, value if sampler and trainer agree, and largest difference."""
+"""Quantity, value if sampler and trainer agree, and largest normal difference."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -46,7 +46,7 @@ _EXTREMES: Final = (
 )
 """Quantity, and what an extreme row exceeds: this factor times the rows around, and an absolute value."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, and what its end exceeds: an absolute value, and this factor times the first rows."""
+"""Quantity, and what a runaway exceeds at the end: an absolute value, and this factor times the first rows."""
 _WORSE: Final = 0.12  # Smallest relative loss of a held-out measure that matters.
 _WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
@@ -392,7 +392,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    # Gradients start near 0 if most groups are silent (have equal rewards).
+    # Factor for slow growth. Gradients start near 0 if most groups are silent (have equal rewards).
     calm = 10 if silent is not None and silent[0] > 0.5 else 3
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit

@@ -335,7 +335,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps at which a column has several values, and the reason why they are of several runs, or ""."""
+    """Return the steps with several values, and the reason why these are of several runs, or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]

@@ -157,7 +157,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return a document's rows: its list `log_history` (trainer_state.json), else its only list of objects, else its lists as columns."""
+    """Return the list `log_history` (trainer_state.json), else the only list of objects, else lists as columns."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -168,7 +168,7 @@ def _rows_of(document: dict[str, Any]) -> Any:
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line. A last line that is incomplete is skipped."""
+    """Yield each line's object, except of an incomplete last line."""
     torn = 0
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:

@@ -1,6 +1,6 @@
 """Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible.
 
-Correlated neighbors, as in running means, count as fewer rows. `tests/proofs` measures the error rates of these tests by simulation.
+Correlated neighbors, as in running means, count as fewer rows.
 """
 
 import math
