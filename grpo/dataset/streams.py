@@ -220,7 +220,7 @@ def _plain_zip_errors(where: str) -> Iterator[None]:
     except RuntimeError as error:  # Encrypted, or compressed by an unknown method.
         raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it elsewhere, and give its files") from error
     except (ValueError, struct.error) as error:
-        raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+        raise _damaged(where, error) from error
 
 
 @contextmanager
@@ -230,15 +230,19 @@ def _plain_errors(where: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError(f"{where}: no file found; correct the address") from error
     except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
-        raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+        raise _damaged(where, error) from error
     except _reading_errors() as error:
         # pyarrow raises OSError without errno for damaged data.
         if isinstance(error, OSError) and error.errno is None and "://" not in where:
-            raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+            raise _damaged(where, error) from error
         raise SourceError(
             f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
             " AWS_DEFAULT_REGION), and start again"
         ) from error
+
+
+def _damaged(where: str, error: Exception) -> SourceError:
+    return SourceError(f"{where}: damaged or cut short ({error}); download it again")
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
