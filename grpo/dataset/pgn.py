@@ -60,7 +60,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
-        games = io.StringIO(text)  # Two blank lines between tags and moves make several games of the text.
+        games = io.StringIO(text)  # python-chess reads two games if two blank lines separate tags from moves.
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -192,7 +192,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Record a rejection, and return the game's first rejection."""
+        """Record the game's first rejection, and return it."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
@@ -237,7 +237,7 @@ def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[che
 
 
 def rating(text: str) -> int | None:
-    """Return None if the text is no number in [1, 4000]."""
+    """Return the rating, or None if the text is no number in [1, 4000]."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
@@ -253,7 +253,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag; None if unknown, such as for `*60`. `-` and a day or more are correspondence."""
+    """Return a TimeControl tag's class, or None, such as for `*60`. `-` and a day or more are correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)

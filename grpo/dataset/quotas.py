@@ -27,7 +27,7 @@ LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings ask f
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by a hash of its id alone."""
+    """Return a game's split by the hash of its id."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -109,7 +109,7 @@ class Quota:
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Return random positions of a game for cells that need boards, at most `boards.max_per_game_and_phase` of a phase."""
+        """Select random positions of a game for cells that need boards, at most `boards.max_per_game_and_phase` of a phase."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}

@@ -218,7 +218,7 @@ def _plain_zip_errors(where: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # Encrypted, or compressed by an unknown method.
-        raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it elsewhere, and give its files") from error
+        raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it, and give its files") from error
     except (ValueError, struct.error) as error:
         raise _damaged(where, error) from error
 
@@ -237,7 +237,7 @@ def _plain_errors(where: str) -> Iterator[None]:
             raise _damaged(where, error) from error
         raise SourceError(
             f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
-            " AWS_DEFAULT_REGION), and start again"
+            " AWS_DEFAULT_REGION)"
         ) from error
 
 
