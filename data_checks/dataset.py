@@ -190,7 +190,7 @@ def least_gain(variances: list[float]) -> float:
     `variances`: variance of each labeled board's values. A random label has this variance and the mean gain 0.
 
     - From 300 boards on, the limit is 3 standard errors. Random labels exceed the limit in one of 740 datasets.
-    - With fewer boards, the limit is -3 standard errors, so only labels that are clearly worse than random moves fail.
+    - With fewer boards, the limit is -3 standard errors.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

@@ -177,7 +177,7 @@ def _kind(uri: str) -> FileKind | str | None:
 def _files_of(uri: str) -> Iterator[SourceFile]:
     kind, name = _kind(uri), PurePosixPath(uri).name
     if "://" not in uri and not Path(uri).is_file():
-        raise SourceError(f"{uri}: is a pipe, socket or device; write its output to a file, and give the file")
+        raise SourceError(f"{uri}: is a pipe, socket or device; give a file with its output")
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return

@@ -1,4 +1,4 @@
-"""Properties of a run's history that several checks need, such as whether its reward rises.
+"""Properties of a run's history that several checks need.
 
 - Quantity: what a log's column measures, under one name for all trainers (`dialects.toml`).
 - Gain: the policy's reward minus the reference policy's reward on the same states.
@@ -108,12 +108,12 @@ class Assessment:
 
     @cached_property
     def rises(self) -> bool:
-        """Whether the reward rises by any amount beyond noise, or `measures_rise`."""
+        """Whether the reward rises by any amount beyond noise and has not fallen, or `measures_rise`."""
         return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward rises by an amount that matters, or `measures_rise`, and the reward has not fallen. True during training."""
+        """Whether the reward has not fallen, and rises by an amount that matters or `measures_rise`. True during training."""
         noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
@@ -142,7 +142,7 @@ class Assessment:
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
-        """Return evidence that a block's median (with `at_end`, also the last block's) is beyond a limit, else None."""
+        """Return evidence that a block's median is beyond a limit; with `at_end`, only if the last block's median is too."""
         if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)  # Columns: first step, last step, median.

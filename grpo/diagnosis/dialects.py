@@ -19,7 +19,7 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role of a column, such as `runs` (the row's run) -> names of the column in any trainer's logs."""
+"""Role, such as `runs` (the row's run) -> names of columns in any trainer's logs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """One checkpoint's games: number and mean score (1 for a win, 0.5 for a draw)."""
+    """Number and mean score of one checkpoint's games (win 1, draw 0.5)."""
 
     step: float
     score: float
@@ -261,7 +261,7 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows in the order of time. Raises HistoryError if a column names several runs."""
+    """Return the training rows by time. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))

@@ -1,6 +1,6 @@
 """Reads training logs of any trainer as tables: CSV, JSON and console output.
 
-A cell of a column of numbers is a number or one of three marks: MISSING (not logged), NAN, INFINITE.
+A numeric cell is a number or one of three marks: MISSING (not logged), NAN, INFINITE.
 """
 
 import ast

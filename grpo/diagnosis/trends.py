@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change of more than this many standard errors is certain, also if it is the largest of three changes."""
+"""A change of more standard errors is certain, even if it is the largest of three changes."""
 SURE_FROM_BEST: Final = 4.5
 """The same for a fall from the highest of ten parts, which is partly high by chance."""
 _FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so their ranks are tested.
