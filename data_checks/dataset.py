@@ -26,7 +26,7 @@ MAX_FLAT_SHARE: Final = 0.25
 MIN_BOARDS_FOR_CHANCE: Final = 300
 """With fewer labels from games, chance can hide that weak players' moves are better than random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
-_OTHER_CODE: Final = "another version of the code made the boards, or they were edited; make them again from an empty store"
+_OTHER_CODE: Final = "other code made the boards, or they were edited; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; check the engine, and make the boards again from an empty store"
 _SOURCE: Final = "a source was misread or is damaged; look at the game at the row's source and offset"
 _JOIN: Final = "parts were joined without removing their common positions or games; join them again"
@@ -157,7 +157,7 @@ def _value_checks() -> list[Check]:
         Check(
             "one_engine",
             "One engine at one limit gave all values.",
-            "parts of different engines or settings were joined; make all boards again with one of them",
+            "parts of different engines or settings were joined; make all boards again",
             {name: ExpectColumnUniqueValueCountToBeBetween(column=name, max_value=1) for name in ("engine", "limit")},
         ),
     ]
