@@ -25,7 +25,7 @@ MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, except those whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
+    """Yield games without end, except games whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
 
     If the engine fails, the game is replayed. After `NUM_ATTEMPTS` failures at one ply, the game becomes a Rejection. Raises EngineError
     after five Rejections in a row.

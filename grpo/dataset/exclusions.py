@@ -29,7 +29,6 @@ def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
 
 
 def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
-    """Yield a file's positions; append unreadable entries to `bad`."""
     readers: Mapping[FileKind, Callable[[BinaryIO, str], Iterator[chess.Board | Game | Rejection]]]
     readers = {FileKind.PUZZLES: read_puzzles, FileKind.GAMES: read_games, FileKind.POSITIONS: read_positions}
     with opened(file) as stream:

@@ -145,7 +145,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Count a selected position as missing again, with the reason."""
+        """Count a selected position as missing again, and count the reason."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 

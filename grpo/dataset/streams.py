@@ -24,7 +24,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Maximum bytes of a line (with its end) or of a game. Limits memory.
+MAX_LINE: Final = 2**20  # Maximum bytes of a line (with its end) or of a game.
 _BUFFER_SIZE: Final = 2**20
 
 

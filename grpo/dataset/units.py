@@ -63,7 +63,7 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and Rejections. Raises SourceError for an unreadable file."""
+    """Yield the unit's games and Rejections. Raises SourceError for an unreadable file or a puzzle table."""
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:

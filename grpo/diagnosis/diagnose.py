@@ -108,7 +108,7 @@ def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str,
 
 
 def refuse(diagnosis: Diagnosis) -> None:
-    """Raise NotLearnableError with all critical findings, if there are any."""
+    """Raise NotLearnableError with all critical findings, if any."""
     reasons = [f"  {finding.line}" for finding in diagnosis.findings if finding.severity == Severity.CRITICAL]
     if reasons:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))

@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change of more standard errors is certain, even if it is the largest of three changes."""
+"""A larger change, in standard errors, is certain, even if it is the largest of three."""
 SURE_FROM_BEST: Final = 4.5
 """The same for a fall from the highest of ten parts, which is partly high by chance."""
 _FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so their ranks are tested.
@@ -65,7 +65,6 @@ def noise_of(values: Array) -> tuple[float, float]:
 
 
 def _line(part: Array) -> Array:
-    """Return the least-squares line's value at each row."""
     at = np.arange(len(part)) - (len(part) - 1) / 2
     line: Array = part.mean() + at * (float(at @ part) / max(1e-300, float(at @ at)))
     return line
