@@ -24,7 +24,7 @@ TOLERANCE: Final = 1e-6
 MAX_FLAT_SHARE: Final = 0.25
 """Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""With fewer labels from games, chance can hide that weak players' moves are better than random moves."""
+"""Minimum number of labels from games. With fewer, chance can hide that weak players' moves are better than random."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "other code made the boards, or they were edited; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; check the engine, and make the boards again from an empty store"
