@@ -24,7 +24,7 @@ NOTED: Final = 0.15
 _NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows.
 _NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the reward.
 # One of these signs shows that little is left to learn.
-_SOLVED: Final = 0.9  # The reward reaches this fraction of the largest reward.
+_SOLVED: Final = 0.9  # The reward reaches this fraction of its maximum.
 _SOLVED_BY_RISE: Final = 1.2  # The reward has risen by this many standard deviations of a single reward.
 _LEFT: Final = 0.25  # The regret falls below this fraction of the first regret.
 
