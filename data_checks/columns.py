@@ -1,13 +1,11 @@
 """Columns for the checks of a dataset: one value per board (`board_columns`) or per game (`game_columns`).
 
-Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check. For example, a board without a valid
-FEN has no legal moves to compare with. So each fault is reported once.
+Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check, so each fault is reported once.
 
-- Label: the move to imitate. It was played in the game, or the engine chose it.
-- Score: the engine's result for a legal move, centipawns or a mate distance. The value, a win probability, is computed from the score.
-- Strong values: values by a deeper search; only held-out boards have them.
+- Label: the move to imitate, played in the game or chosen by the engine.
+- Score: the engine's centipawns or mate distance for a legal move. The value, a win probability, is computed from the score.
+- Strong values: values by a deeper search, on held-out boards only.
 - Key: text that is equal for equal positions, also with swapped colors.
-- Split: training, validation or held-out boards. The hash of a game's id gives the split of the game's boards.
 """
 
 import math
@@ -32,7 +30,7 @@ from grpo.settings.tree import BoardsConfig
 WHERE: Final = "where"
 """Column with the row's name."""
 _NO_NUMBER: Final = -1.0
-"""Stands for a missing value or NaN, and is outside of every range, so the range checks report it."""
+"""Replaces a missing value or NaN. The range checks report this number."""
 
 Row = Mapping[str, Any]
 Columns = dict[str, list[Any]]
@@ -49,7 +47,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # A row of None gives the names of all columns, also if the table is empty. So every expression of `_board_row` must accept None.
+    # A row of None gives the columns' names, also for an empty table. So `_board_row` must accept None.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 
@@ -94,7 +92,7 @@ def _num_missing(row: Row, schema: pa.Schema) -> int:
 
 
 def _board(fen: str) -> chess.Board | None:
-    """Return the FEN's board; None if a field is missing or the board cannot occur in a game."""
+    """Return None if a field is missing or the board cannot occur in a game."""
     try:
         board = chess.Board(fen)
     except ValueError:
@@ -112,7 +110,7 @@ def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float 
 
 
 def _values(row: Row, legal: list[str] | None) -> list[float] | None:
-    """Return the values if each legal move has a value in [0, 1]; otherwise None."""
+    """Return None unless each legal move has a value in [0, 1]."""
     values: list[float] | None = row["values"]
     if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
         return None
@@ -139,7 +137,6 @@ def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
 
 
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Count moves with the score mate in 1 that do not mate."""
     num_false = 0
     for move, score in zip(moves, scores, strict=True):
         if score.is_mate and score.value == 1:
@@ -150,13 +147,12 @@ def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
-    """Count moves that draw by rule but do not have the score 0."""
     drawing = {move.uci() for move in drawing_moves(board)}
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return 1 if a label from a game is not the game's move, 0 if it is. None: the label is not from a game, or the game is missing."""
+    """Return 0 if a label from a game is the game's move, else 1; None for an engine's label or an unknown ply."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])
@@ -185,7 +181,7 @@ def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) 
 
 
 def _ply_faults(row: Row) -> int | None:
-    """Return 1 if a move or key is missing, or if the plies of labels do not rise or are outside of the game; else 0."""
+    """Return 1 if a move or key is missing, or if label plies do not rise or are no plies of the game; else 0."""
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None

@@ -1,7 +1,4 @@
-"""Checks of a dataset before training: four suites of expectations, for games, boards, values and labels.
-
-An expectation is Great Expectations' word for one condition on a column. `data_checks.columns` explains label, score, strong value and key.
-"""
+"""Checks of a dataset before training, in four suites. `data_checks.columns` explains label, score, strong value and key."""
 
 import math
 from collections.abc import Mapping
@@ -25,15 +22,15 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 1e-6
 """Rounding of float32 values, whose precision below 1 is 6e-8."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards (dead draws)."""
+"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Labels from games. With fewer, chance can hide that weak players' moves are better than random moves."""
+"""Minimum number of labels from games. With fewer, chance can hide that weak players' moves are better than random."""
 _NUM_STANDARD_ERRORS: Final = 3.0
-_OTHER_CODE: Final = "the boards come from another version of the code, or were changed by hand; make them again from an empty store"
-_ENGINE: Final = "the engine's answers were cut short or mixed up; make the boards again from an empty store, and look at the engine"
-_SOURCE: Final = "a source was misread or holds broken positions; look at the game that the row's source and offset name"
-_JOIN: Final = "parts of the boards were joined with their common positions or games; join them again"
-_CELLS: Final = "a part of the boards is missing, occurs twice, or has other settings; make the boards again with these settings"
+_OTHER_CODE: Final = "other code made the boards, or they were edited; make them again from an empty store"
+_ENGINE: Final = "the engine's answers were cut short or mixed up; check the engine, and make the boards again from an empty store"
+_SOURCE: Final = "a source was misread or is damaged; look at the game at the row's source and offset"
+_JOIN: Final = "parts were joined without removing their common positions or games; join them again"
+_CELLS: Final = "a part is missing, occurs twice, or has other settings; make the boards again with these settings"
 
 
 def check_dataset_tables(
@@ -44,14 +41,14 @@ def check_dataset_tables(
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
-    """Run all checks of a dataset and return the report. Raises ValueError if a table has another schema.
+    """Run all checks of a dataset. Raises ValueError if a table has another schema.
 
-    `dataset` is the report of `join_boards`. `data_docs` is a folder for Great Expectations' Data Docs; None writes none.
+    `data_docs`: folder for Great Expectations' Data Docs; None writes none.
     """
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
             raise ValueError(
-                f"the {name} table has other columns than grpo.dataset.table.{name.upper()}_SCHEMA, so other code wrote it;"
+                f"the {name} table has other columns than grpo.dataset.table.{name.upper()}_SCHEMA, because other code wrote it;"
                 f" build the boards again. It has:\n{table.schema.to_string(show_field_metadata=False, show_schema_metadata=False)}"
             )
     prepare_great_expectations()
@@ -67,7 +64,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Return column -> the expectation that its numbers are in [low, high]. The default [0, 0] is for counts of faults."""
+    """Expect numbers in [low, high]. The default [0, 0] is for counts of faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -82,18 +79,18 @@ def _unique(column: str) -> "dict[str, Expectation]":
 def _game_checks(config: BoardsConfig) -> list[Check]:
     most = config.max_per_game_and_phase
     return [
-        Check("game_complete", "Every required column of a game is filled.", _OTHER_CODE, _between("missing")),
-        Check("game_id_unique", "No game occurs twice, so no game is in two splits.", _JOIN, _unique("game_id")),
-        Check("moves_complete", "A game has a move and a key for each ply; labels are at its plies.", _OTHER_CODE, _between("ply_faults")),
+        Check("game_complete", "Every required column is filled.", _OTHER_CODE, _between("missing")),
+        Check("game_id_unique", "No game occurs twice.", _JOIN, _unique("game_id")),
+        Check("moves_complete", "Each ply has a move and a key; labels are at plies.", _OTHER_CODE, _between("ply_faults")),
         Check(
             "ratings_possible",
-            f"A rating is unknown, or between 1 and {MAX_RATING:,}.",
+            f"A rating is unknown or in [1, {MAX_RATING:,}].",
             _SOURCE,
             _between("white_rating", "black_rating", low=1, high=MAX_RATING),
         ),
         Check("game_has_boards", "Every game has boards.", _JOIN, _between("num_boards", low=1, high=None)),
         Check("boards_per_phase", f"At most {most} boards of a phase come from one game.", _CELLS, _between("most_of_a_phase", high=most)),
-        Check("split_as_drawn", "The hash of a game's id gives the game's split.", _CELLS, _between("split_faults")),
+        Check("split_as_drawn", "The hash of a game's id gives its split.", _CELLS, _between("split_faults")),
     ]
 
 
@@ -108,23 +105,23 @@ def _board_checks(wanted: Mapping[QuotaCell, int]) -> list[Check]:
     return [
         Check(
             "phases_balanced",
-            "Each split has as many boards of each phase as the settings ask for, without those reported as missing.",
+            "Each split has the wanted boards of each phase, except boards reported as missing.",
             _CELLS,
             counts,
         ),
         Check("nothing_missing", "Every required column is filled.", _OTHER_CODE, _between("missing")),
-        Check("fen_legal", "Every FEN has all six fields and can occur in a game.", _SOURCE, _between("fen_faults")),
-        Check("phase_as_stated", "The stated phase is the phase rule's for the board.", _OTHER_CODE, _between("phase_faults")),
+        Check("fen_legal", "Every FEN has six fields and can occur in a game.", _SOURCE, _between("fen_faults")),
+        Check("phase_as_stated", "The stored phase follows from the phase rule.", _OTHER_CODE, _between("phase_faults")),
         Check("key_as_computed", "The stored key is the key of the FEN.", _OTHER_CODE, _between("key_faults")),
-        Check("moves_legal", "The moves are exactly the legal moves, in rising order of action id.", _ENGINE, _between("move_faults")),
+        Check("moves_legal", "The moves are the legal moves, in rising order of action id.", _ENGINE, _between("move_faults")),
         Check(
             "board_has_game",
             "The game table has every board's game.",
             _JOIN,
             {"num_plies": ExpectColumnValuesToNotBeNull(column="num_plies")},
         ),
-        Check("ply_in_game", "A board is before one of its game's plies, a listed position at ply 0.", _SOURCE, _between("ply_faults")),
-        Check("key_unique", "No position occurs twice, in one split or in two, also with swapped colors.", _JOIN, _unique("key")),
+        Check("ply_in_game", "A board's ply is a ply of its game, or 0 for a position from a list.", _SOURCE, _between("ply_faults")),
+        Check("key_unique", "No position occurs twice, also with swapped colors or in two splits.", _JOIN, _unique("key")),
         Check("game_in_one_split", "All boards of one game are in one split.", _JOIN, _between("game_splits", low=1, high=1)),
     ]
 
@@ -133,12 +130,12 @@ def _value_checks() -> list[Check]:
     from great_expectations.expectations import ExpectColumnMeanToBeBetween, ExpectColumnUniqueValueCountToBeBetween
 
     return [
-        Check("values_complete", "There is one value for each legal move.", _ENGINE, _between("values_lost")),
+        Check("values_complete", "Each legal move has one value.", _ENGINE, _between("values_lost")),
         Check("values_in_range", "Every value is in [0, 1].", _ENGINE, _between("lowest_value", "highest_value", high=1)),
         Check("one_score_a_move", "Each move has either centipawns or a mate distance.", _ENGINE, _between("score_faults")),
         Check(
             "values_as_scores",
-            f"The values follow from the scores within {TOLERANCE:g}.",
+            f"The values follow from the scores, to {TOLERANCE:g}.",
             _CELLS,
             _between("value_error", high=TOLERANCE),
         ),
@@ -147,20 +144,20 @@ def _value_checks() -> list[Check]:
         Check("strong_values_on_heldout", "Only held-out boards have strong values.", _OTHER_CODE, _between("strong_faults")),
         Check(
             "strong_values_in_range",
-            "There is one strong value for each legal move, in [0, 1].",
+            "On held-out boards each legal move has one strong value, in [0, 1].",
             _ENGINE,
             _between("strong_lost") | _between("lowest_strong", "highest_strong", high=1),
         ),
         Check(
             "values_differ",
-            f"On at most {MAX_FLAT_SHARE:.0%} of the boards all moves have the same value.",
-            "the engine gives all moves the same score; look at the scores, or choose livelier positions",
+            f"All moves have the same value on at most {MAX_FLAT_SHARE:.0%} of the boards.",
+            "the engine gives all moves the same score; check the scores, or choose other positions",
             {"share of flat boards": ExpectColumnMeanToBeBetween(column="is_flat", max_value=MAX_FLAT_SHARE)},
         ),
         Check(
             "one_engine",
-            "All values come from one engine, at one limit.",
-            "parts from different engines or settings were joined; make all boards again with one of them",
+            "One engine at one limit gave all values.",
+            "parts of different engines or settings were joined; make all boards again",
             {name: ExpectColumnUniqueValueCountToBeBetween(column=name, max_value=1) for name in ("engine", "limit")},
         ),
     ]
@@ -178,9 +175,9 @@ def _label_checks(columns: Columns) -> list[Check]:
         checks.append(
             Check(
                 "labels_beat_chance",
-                f"Played moves are better than random moves: with {MIN_BOARDS_FOR_CHANCE} boards or more the mean gain exceeds"
-                f" {_NUM_STANDARD_ERRORS:g} standard errors; with fewer it is not that far below 0.",
-                "labels and boards got mixed up, values are the wrong side's, or the players move at random",
+                f"Played moves are better than random moves: the mean gain exceeds {_NUM_STANDARD_ERRORS:g} standard errors"
+                f" (-{_NUM_STANDARD_ERRORS:g} with fewer than {MIN_BOARDS_FOR_CHANCE} boards).",
+                "labels were mixed up, values are the other side's, or the players move at random",
                 {"mean gain": ExpectColumnMeanToBeBetween(column="label_gain", min_value=least_gain(variances))},
             )
         )
@@ -188,14 +185,12 @@ def _label_checks(columns: Columns) -> list[Check]:
 
 
 def least_gain(variances: list[float]) -> float:
-    """Return the smallest mean gain that played labels must have. A label's gain is its value minus the mean value of the board's moves.
+    """Return the limit of the mean gain. A label's gain is its value minus the mean value of the board's moves.
 
-    `variances`: variance of the values of each labeled board. A random label has this variance and the mean gain 0.
+    `variances`: variance of each labeled board's values. A random label has this variance and the mean gain 0.
 
-    - From 300 boards on, the mean gain must exceed 3 standard errors. Random labels do so in one of 740 datasets; moves of Stockfish at 60
-      to 960 nodes exceed the limit by far.
-    - With fewer boards, the mean gain must exceed -3 standard errors. Only labels that are clearly worse than random moves fail, such as
-      labels whose values are the wrong side's.
+    - From 300 boards on, the limit is 3 standard errors. Random labels exceed the limit in one of 740 datasets.
+    - With fewer boards, the limit is -3 standard errors.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)
     return (1 if len(variances) >= MIN_BOARDS_FOR_CHANCE else -1) * _NUM_STANDARD_ERRORS * standard_error

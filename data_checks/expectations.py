@@ -1,7 +1,4 @@
-"""Runs suites of checks with Great Expectations over columns in memory, and returns plain results.
-
-A check is one or several expectations (conditions on a column) that have one meaning and one remedy.
-"""
+"""Runs suites of checks with Great Expectations. A check is one or several expectations (conditions on a column) with one meaning."""
 
 import html
 import logging
@@ -21,19 +18,18 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 _SITE: Final = "data_docs"
-_TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")
-"""Text columns; all other columns are numbers."""
+_TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")  # All other columns are numbers.
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
     meaning: str
-    """The condition that must hold, as a sentence."""
+    """Condition that must hold, as a sentence."""
     remedy: str
-    """The usual cause of a failure, and the remedy."""
+    """Usual cause of a failure, and remedy."""
     expectations: "Mapping[str, Expectation]"
-    """Label -> expectation. A label is the name of the checked column or number in messages."""
+    """Name of the checked column or number in messages -> expectation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,18 +40,18 @@ class Suite:
 
 
 def prepare_great_expectations() -> None:
-    """Import Great Expectations (takes seconds), without analytics and without its capture of warnings. Call this before any other use."""
+    """Import Great Expectations without analytics and capture of warnings. Call this before any other use."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     show_warning = warnings.showwarning
     import great_expectations  # noqa: F401
 
-    # The import redirects all warnings to the log, which drops them unless logging is configured.
+    # The import redirects warnings to the log, which drops them by default.
     if warnings.showwarning is not show_warning:
         logging.captureWarnings(False)
 
 
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, list[CheckResult]]:
-    """Run the suites and return suite -> results, in the order of the checks. `data_docs`: folder for Data Docs; None writes none."""
+    """Return suite -> results, in the order of the checks. `data_docs`: folder for Data Docs; None writes none."""
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
@@ -99,7 +95,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
 
 
 def _frame(suite: Suite) -> "pd.DataFrame":
-    """Return the columns that the checks use. Texts are escaped, because Great Expectations does not escape values in its pages."""
+    """Return the used columns. Texts are escaped, because Great Expectations' pages do not escape values."""
     import pandas as pd
 
     expectations = [expectation for check in suite.checks for expectation in check.expectations.values()]
@@ -123,7 +119,7 @@ def _site(folder: Path) -> dict[str, Any]:
 
 
 def _drop_unused_images(folder: Path) -> None:
-    """Remove images that no page uses: 3 MB of a disabled tour."""
+    """Remove images that no page uses (3 MB)."""
     pages = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.html"))
     for path in (folder / "static" / "images").iterdir():
         if path.name not in pages:
@@ -147,7 +143,7 @@ def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> C
             listed = facts.get("unexpected_index_list") or []
             examples += [f"{html.unescape(row[WHERE])}: {label} {row[label]}" for row in listed[:MAX_EXAMPLES]]
         else:
-            # Great Expectations turned an error of its own into a failed expectation.
+            # Great Expectations turns its own errors into failed expectations.
             raise RuntimeError(f"Great Expectations could not run {check.name} ({label}): {result.exception_info}")
     return CheckResult(
         name=check.name,

@@ -1,4 +1,4 @@
-"""Report of the data checks, as text for messages and as a document for pages."""
+"""Report of the data checks, as text and as a document for pages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class CheckResult:
     remedy: str
     is_met: bool
     num_checked: int
-    """Rows or groups that could be checked. Another fault of a row may prevent the check."""
+    """Rows or groups without another fault that prevents the check."""
     num_unexpected: int
     examples: tuple[str, ...]
     """Up to `MAX_EXAMPLES` violations, each with the row's name and value."""
@@ -34,14 +34,13 @@ class Histogram(Document):
     low: int | float
     """Lower end of the first bin."""
     width: int | float
-    """Width of a bin."""
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """One row per class, in the order of `classes`, with one count per bin."""
+    """Count of each bin, one row per class."""
 
 
 class Distributions(Document):
-    """Distributions of the boards; histograms are by phase, except `ratings`."""
+    """Distributions of the boards. The histograms' classes are phases, except in `ratings`."""
 
     cells: dict[str, dict[str, int]]
     """Phase -> split -> number of boards."""
@@ -50,11 +49,11 @@ class Distributions(Document):
     legal_moves: Histogram
     plies: Histogram
     ratings: Histogram | None
-    """Elo in the file, by the player's color; None if no game has ratings."""
+    """Elo by the player's color; None if no game has ratings."""
 
 
 class CheckedBoards(Document):
-    """Report of `check_boards`."""
+    """Report of the step `check_boards`."""
 
     is_met: bool
     num_failed: int

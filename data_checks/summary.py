@@ -1,7 +1,4 @@
-"""Summary of a dataset and its checks, as escaped Markdown for the tracker's note and as plain text.
-
-Positions found are all positions read; positions used are the boards of the dataset, equally many per phase.
-"""
+"""Summary of a dataset and its checks, as escaped Markdown for the tracker's note and as plain text."""
 
 import html
 from collections.abc import Mapping
@@ -13,7 +10,7 @@ from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
-"""Maximum number of names in a list. A dataset may have thousands of sources, and a tracker's note has at most 5,000 characters."""
+"""Maximum number of names in a list, because a tracker's note has at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _SOURCES: Final = {"engine": "Stockfish's games"}
@@ -21,7 +18,7 @@ _LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 
 
 def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mapping[str, Mapping[str, int]]) -> str:
-    """Return verdict and counts as Markdown, at most about 5,000 characters; `cells` is phase -> split -> number of boards."""
+    """Return Markdown of at most about 5,000 characters. `cells`: phase -> split -> boards."""
     lines = [
         f"**{_escaped(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(dataset)}",
         "",
@@ -62,7 +59,6 @@ def _tallies(dataset: JoinedBoards) -> list[tuple[str, Mapping[str, int]]]:
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    """Return the most frequent names with their counts, and the number of the other names."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     shown = [f"{name if len(name) <= _MAX_NAME else f'{name[: _MAX_NAME - 1]}…'} {count:,}" for name, count in ordered[:_MAX_LISTED]]
     others = len(ordered) - len(shown)

@@ -1,1 +1,1 @@
-"""Dataset: boards (chess positions) from files or engine games, with an exact number of boards per split and game phase."""
+"""Dataset: boards (chess positions) from files or engine games, in a set number per split and game phase."""

@@ -1,7 +1,4 @@
-"""Games of the engine against itself. Random moves and node limits vary the games.
-
-A unit is a parallel part of the dataset build; each unit plays its own games.
-"""
+"""Games of the engine against itself, varied by random moves and node limits. A unit is a parallel part of the dataset build."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,15 +17,15 @@ from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-# Nodes per move. Each side of a game draws one limit, so strong and weak players meet. Below 200 nodes, most time is communication.
+# Nodes per move. Each side of a game draws one of these limits, so strong and weak players meet.
 NODES: Final = (60, 240, 960)
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. A random move is never imitated.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability of each later move. A random move is never imitated.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end. A game depends only on seed, unit and the game's number; games whose id `is_wanted` rejects are skipped.
+    """Yield games without end, except games whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
 
     If the engine fails, the game is replayed. After `NUM_ATTEMPTS` failures at one ply, the game becomes a Rejection. Raises EngineError
     after five Rejections in a row.
@@ -43,7 +40,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # A move depends on the engine's hash of the game's earlier searches, so the whole game is replayed.
+                # A move depends on the engine's hash table, so the whole game is replayed.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -90,5 +87,5 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Games end early, after 60 plies without a capture or pawn move.
+    # Games end after 60 plies without a capture or pawn move.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

@@ -19,7 +19,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and text of each line, stripped of white space and NUL bytes. Blank lines and `#` comments are left out."""
+    """Yield byte offset and stripped text of each line, except blank lines and `#` comments."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -31,8 +31,8 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). Positions of equal `position_key` have equal
-    `game_id`s. Lines whose number (from 0) `is_mine` rejects are skipped.
+    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). Lines whose number (from 0) `is_mine` rejects
+    are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -66,7 +66,7 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
             yield Rejection(source=source, offset=offset, reason=Reason.ILLEGAL_POSITION, detail=f"not a puzzle: {error}")
         else:
             yield positions[0][0]
-            yield from (board for board, _ in positions[1::2])  # The opponent moves at even indices, the solver at odd ones.
+            yield from (board for board, _ in positions[1::2])  # The solver moves at odd indices.
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
@@ -76,7 +76,7 @@ def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator
     columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])
     if not set(names) <= set(columns):
         raise SourceError(
-            f"{source}: it does not begin with the header of a puzzle table, with columns {', '.join(names)}; download it again from"
+            f"{source}: the first line is not the header of a puzzle table, with columns {', '.join(names)}; download it again from"
             " https://database.lichess.org"
         )
     for row in rows:
@@ -91,7 +91,7 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return position and move of each ply of a puzzle. The opponent makes the first move, the solver the last.
+    """Return position and move of each ply. The opponent makes the first move, the solver the last.
 
     `moves` is UCI, separated by blanks. Raises ValueError for an illegal position or move, or an incomplete solution.
     """
@@ -109,8 +109,8 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
-    """Return the board of a line (FEN or EPD), or reason and detail of the rejection."""
-    # `bytes.split` separates only at ASCII white space. Latin-1 decodes any byte, because an EPD's id may have other characters.
+    """Return the board of a FEN or EPD, or reason and detail of the rejection."""
+    # `bytes.split` separates only at ASCII white space. Latin-1 decodes any byte.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

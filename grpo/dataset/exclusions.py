@@ -1,4 +1,4 @@
-"""Positions that measure policies (puzzles, test suites, opening books). They must not become boards of the dataset."""
+"""Positions that measure policies (puzzles, test suites, opening books), which must not become boards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
@@ -29,7 +29,6 @@ def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
 
 
 def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
-    """Yield a file's positions; append unreadable entries to `bad`."""
     readers: Mapping[FileKind, Callable[[BinaryIO, str], Iterator[chess.Board | Game | Rejection]]]
     readers = {FileKind.PUZZLES: read_puzzles, FileKind.GAMES: read_games, FileKind.POSITIONS: read_positions}
     with opened(file) as stream:
@@ -39,11 +38,11 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # The position after the last move counts too, because a match starts from a book line's final position.
+                    # A match starts from the final position of a book's line.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
-            elif entry.reason == Reason.NO_MOVES:  # A chapter of a study that has only text or a problem. `detail` is the FEN.
+            elif entry.reason == Reason.NO_MOVES:  # A study's chapter without moves. `detail` is the FEN.
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

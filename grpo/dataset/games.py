@@ -1,4 +1,4 @@
-"""Results of the parsers: games, and rejections (games or lines that are unusable).
+"""Results of the parsers: games, and rejections of unusable games or lines.
 
 A listed position (a line of an .epd or .fen file) is a game without moves.
 """
@@ -21,21 +21,21 @@ class SourceError(PlainError, ValueError):
 
 class Reason(StrEnum):
     NOT_A_GAME = "not a game"  # Text outside any game.
-    ILLEGAL_POSITION = "illegal position"  # Impossible in standard chess.
-    VARIANT = "variant"  # The detail names the chess variant.
+    ILLEGAL_POSITION = "illegal position"
+    VARIANT = "variant"  # Detail: the variant's name.
     ILLEGAL_MOVE = "illegal move"  # An illegal or unreadable move.
-    NO_MOVES = "no moves"  # A game without moves. The detail is the FEN tag, or "".
+    NO_MOVES = "no moves"  # Detail: the FEN tag, or "".
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
-    DUPLICATE = "duplicate"  # A game that was read before.
+    DUPLICATE = "duplicate"
     ENGINE_FAILURE = "engine failure"
-    GAME_OVER = "game over"  # A listed position that is checkmate, stalemate, or a draw by material or half-move clock.
-    NOT_AN_EXERCISE = "not an exercise"  # A row of a puzzle table or a line of a test suite from which no exercise can be made.
-    FILTERED = "filtered"  # The detail names the setting that rejects the game: `min_rating` or `time_controls`.
+    GAME_OVER = "game over"  # Listed position: checkmate, stalemate, or a draw by material or half-move clock.
+    NOT_AN_EXERCISE = "not an exercise"  # An unusable row of a puzzle table or line of a test suite.
+    FILTERED = "filtered"  # Detail: the setting that rejects the game, `min_rating` or `time_controls`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A rejected game or line. `source` and `offset` have the meaning that they have in `Game`."""
+    """A rejected game or line, with `source` and `offset` as in `Game`."""
 
     source: str
     offset: int
@@ -50,20 +50,20 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    game_id: str  # Hash of players, date, site, start and moves; the same in every file.
+    game_id: str  # PGN game: hash of players, date, site, start and moves.
     source: str  # `engine`, or the file's name.
-    offset: int  # Number of the game, from 0, in its file or among its unit's engine games. Listed position: byte offset of its line.
+    offset: int  # Game: number from 0 in its file or unit. Listed position: byte offset of its line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack. Listed position: the position alone.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
-    is_label: tuple[bool, ...]  # Per board: whether the board may be selected and its move imitated. False for random moves.
+    is_label: tuple[bool, ...]  # Per board: whether it may be selected and its move imitated; False for random moves.
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None  # `YYYY.MM.DD`, with `??` for an unknown month or day.
+    date: str | None = None  # `YYYY.MM.DD`, with `??` for unknown parts.
 
 
 def standard_board(fen: str) -> chess.Board:
-    """Return the board of a FEN. Raises ValueError unless standard chess allows the position."""
+    """Return a FEN's board. Raises ValueError if standard chess does not allow the position."""
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"{board.status().name} in {fen}")

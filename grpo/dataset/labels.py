@@ -1,8 +1,4 @@
-"""Labels: positions with the move to imitate, without values of the moves.
-
-The labels are all training boards (rows of the board table), and further positions of the training split's games. A position's key ignores
-colors and clocks (`encoding.position_key`).
-"""
+"""Labels: positions with the move to imitate. A position's key ignores colors and clocks (`encoding.position_key`)."""
 
 import chess
 import numpy as np
@@ -18,10 +14,10 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
     """Return all training boards, then further positions of training games, until there are `max_positions` in total.
 
-    - Training boards are never cut. There are fewer positions if games have too few, or if a chosen position has a single legal move.
-    - Positions that are boards of any split are left out.
-    - The positions with the lowest hashes of their keys are chosen. So the choice does not depend on the order of `games`.
-    - A position that several games reach appears once, with the move of the first of them in `games`.
+    - Training boards are never cut. Chosen positions with a single legal move teach nothing and are left out.
+    - Further positions are not boards of any split.
+    - The positions with the lowest hashes of their keys are chosen, whatever the order of `games`.
+    - A position of several games has the first game's move.
 
     The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`. Raises ValueError for an illegal move.
     """
@@ -34,7 +30,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
     rows = zip(games["game_id"].to_pylist(), games["start_fen"].to_pylist(), games["moves"].to_pylist(), strict=True)
     for number, (game_id, start_fen, moves) in enumerate(rows):
         board = chess.Board(start_fen)
-        # The game is replayed through its last chosen ply; -1 gives an empty range for a game without one.
+        # -1 gives an empty range for a game without a chosen ply.
         for ply in range(max(plies_of_game.get(number, {-1})) + 1):
             move = chess.Move.from_uci(moves[ply])
             if ply in plies_of_game[number]:
@@ -42,7 +38,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                 played = action_id(move, board.turn)
                 if played not in legal:
                     raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
-                if len(legal) > 1:  # A position with a single legal move teaches nothing.
+                if len(legal) > 1:
                     positions.append(board.copy(stack=False))
                     ids.append(legal)
                     columns.append(legal.index(played))
@@ -58,7 +54,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
 
 
 def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:
-    """Return row of `games` -> chosen plies: the `count` positions with the lowest hashes of their keys. `known` keys are left out."""
+    """Return row of `games` -> plies of the `count` positions with the lowest hashes, except `known` keys."""
     first: dict[str, tuple[int, int]] = {}
     for row, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
         for ply in plies:

@@ -25,15 +25,14 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
-# A move with a piece letter of another language. python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
+# python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
-# Lichess's classes of games with their upper bounds in seconds. A game's duration is base + 40 increments:
-# https://lichess.org/faq#time-controls.
+# Upper bounds of Lichess's classes in seconds. A game's duration is base + 40 increments: https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
     (180, TimeControl.BULLET),
@@ -61,7 +60,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
-        games = io.StringIO(text)  # python-chess reads several games from the text if two blank lines separate tags from moves.
+        games = io.StringIO(text)  # python-chess reads two games if two blank lines separate tags from moves.
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -102,8 +101,8 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """Yield each line, and whether the line begins inside a comment (in braces).
 
-    An unclosed comment would swallow the games after it. A comment counts as unclosed if one of its lines is a tag, and `{`, the end of the
-    file or more than `MAX_LINE` bytes come before `}`. An unclosed comment ends before its first tag.
+    An unclosed comment would swallow the games after it. So a comment with a tag ends before its first tag if `{`, the end of the file or
+    more than `MAX_LINE` bytes come before `}`.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -135,9 +134,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines. Lines are split so that an Event tag begins a line, and tags before moves have a line each."""
+    """Yield lines, split so that an Event tag begins a line, and tags before moves have a line each."""
     for _, data in lines_of(stream):
-        # Decoded as UTF-8, a line can have fewer characters than bytes. Latin-1 gives one per byte, so too long a line stays too long.
+        # Latin-1 gives one character per byte, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -193,7 +192,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Return the game's first rejection; record this one if it is the first."""
+        """Record the game's first rejection, and return it."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
@@ -220,7 +219,6 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
 
 def _variant(tag: str) -> str:
-    """Return the name of the chess variant in a Variant tag, or "" for standard chess."""
     tags = chess.pgn.Headers({"Variant": tag} if tag else {})
     if tags.is_chess960():
         return "Chess960"
@@ -232,20 +230,20 @@ def _variant(tag: str) -> str:
 
 
 def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[chess.Move]) -> str:
-    # Players, date, time and site distinguish games with equal moves. Missing tags count as the PGN standard's unknown values.
+    # Players, date, time and site distinguish games with equal moves.
     unknown = {"White": "?", "Black": "?", "Date": "????.??.??", "UTCTime": "", "Site": "?"}
     text = " ".join([start.fen(), *(move.uci() for move in moves)])
     return hashlib.sha256("/".join([text, *(headers.get(tag, default) for tag, default in unknown.items())]).encode()).hexdigest()[:20]
 
 
 def rating(text: str) -> int | None:
-    """Return the rating in a tag, or None if the text is no number in [1, 4000]."""
+    """Return the rating, or None if the text is no number in [1, 4000]."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the name of the first filter that rejects a game by its tags, or None. An unknown rating counts as too low."""
+    """Return the first filter that rejects a game, or None. An unknown rating counts as too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
@@ -255,10 +253,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return the class of a TimeControl tag, or None if the class is unknown, such as for `*60`.
-
-    `-` and durations of a day or more, such as `1/86400`, are correspondence.
-    """
+    """Return a TimeControl tag's class, or None, such as for `*60`. `-` and a day or more are correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -272,6 +267,6 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return the date in a tag as `YYYY.MM.DD`, with `??` for an unknown month or day, or None if the text is no date."""
+    """Return `YYYY.MM.DD` with `??` for unknown parts, or None."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

@@ -1,6 +1,6 @@
 """Quotas: the number of boards wanted of each cell, and the choice of boards from games.
 
-A cell is a split (train, validation, held-out) and a game phase. A unit is a parallel part of the dataset build with a quota of its own.
+A cell is a split (train, validation, held-out) and a game phase. A unit is a parallel part of the dataset build.
 """
 
 import hashlib
@@ -23,11 +23,11 @@ QuotaCell = tuple[Split, Phase]
 _GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Boards and game rows copy these.
 _MAX_NAMED: Final = 10
 _VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings ask for fewer. Measurements on fewer boards are noise.
+LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings ask for fewer.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split, by a hash of the id. So the split does not depend on the game's order, file or unit."""
+    """Return a game's split by the hash of its id."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -37,9 +37,9 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 
 
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
-    """Return each split's fraction of the games. Validation and held-out get 1.5 times their share of boards (at most 0.3).
+    """Return each split's fraction of the games.
 
-    So these small splits are not the last to be full.
+    Validation and held-out get 1.5 times their share of boards (at most 0.3), so these small splits are not the last to be full.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
@@ -54,11 +54,11 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 @dataclass
 class SourceReport:
     games: int = 0  # Usable games, and listed positions (lines of .epd and .fen files).
-    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games. Also `filtered: NAME` of a filter, `variant: NAME`.
-    first_rejected: list[str] = field(default_factory=list)  # The first rejections, except of filtered games and variants.
+    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games. Also `filtered: NAME` and `variant: NAME`.
+    first_rejected: list[str] = field(default_factory=list)  # Without filtered games and variants.
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
     duplicates: int = 0  # Positions that repeat an earlier position or its color mirror.
-    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (`excluded` position), `engine failure`.
+    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (excluded), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
@@ -83,16 +83,16 @@ class SourceReport:
 
 
 class UnitReports(RootModel[dict[str, SourceReport]]):
-    """Report of the pipeline step `build_boards`: number of a unit -> its report."""
+    """Report of the pipeline step `build_boards`: unit -> report."""
 
 
 class Quota:
     """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """Begin with no boards. `wanted` is the number of boards of each cell. Positions whose key is `excluded` are never selected."""
+        """Begin with no boards. Positions whose key is `excluded` are never selected."""
         self.missing = dict(wanted)  # Cell -> boards still needed.
-        self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`, if a position is selected.
+        self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`.
         self.report = SourceReport()
         self._config = config
         self._fractions = split_fractions(config)
@@ -105,15 +105,11 @@ class Quota:
         return not any(self.missing.values())
 
     def needs(self, game_id: str) -> bool:
-        """Return whether a cell of the game's split still needs boards."""
         split = split_of_game(game_id, self._fractions)
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select positions of a game for cells that need boards, and return them. Seed and game id select the random order.
-
-        A game gives at most `boards.max_per_game_and_phase` positions of a phase.
-        """
+        """Select random positions of a game for cells that need boards, at most `boards.max_per_game_and_phase` of a phase."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -149,7 +145,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Remove a selected position and count the reason. The position is not selected again."""
+        """Count a selected position as missing again, and count the reason."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
@@ -179,7 +175,7 @@ class Quota:
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return a text of what is missing: boards by phase and split, rejected games, and ways to get more boards."""
+    """Return counts of boards and rejected games, and ways to get more boards."""
 
     def counts(names: Iterable[Split | Phase]) -> str:
         sums = {name: [sum(count for cell, count in cells.items() if name in cell) for cells in (wanted, missing)] for name in names}
@@ -196,7 +192,7 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         f"{', '.join(config.files) or 'engine games'}: {counts(PHASES)} boards wanted ({counts(Split)}), from {report.games:,} games"
         f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
         f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
-        " or set boards.num_units = 1, so that no unit drops boards that another unit needs."
+        " or set boards.num_units = 1."
     )
 
 
@@ -214,13 +210,10 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
 def cut_to_quota(
     positions: Sequence[Position], wanted: Mapping[QuotaCell, int], *, max_per_game_and_phase: int
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
-    """Select the wanted boards from the positions of all units.
-
-    Return the indices of the selected boards, the number of duplicates, and the number of missing boards of each cell.
+    """Select boards from the positions of all units. Return their indices, the number of duplicates, and cell -> missing boards.
 
     - Boards with the lowest hashes of their keys are selected, so the order of units does not matter.
-    - Of equal boards, a held-out board is selected before a validation board, and a validation board before a training board.
-    - `max_per_game_and_phase` holds over all units.
+    - A held-out board is selected before an equal validation board, and both before an equal training board.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

@@ -1,4 +1,4 @@
-"""Report of the dataset: counts of boards, games and positions."""
+"""Reports of the dataset: counts of boards, games and positions."""
 
 from grpo.base.documents import Document
 
@@ -9,13 +9,13 @@ class Boards(Document):
     """Games that the boards are from."""
     splits: dict[str, int]
     natural_phases: dict[str, int]
-    """Phase -> positions read, before the choice of boards by phase."""
+    """Phase -> positions read."""
     phases: dict[str, int]
-    """Phase -> boards of the dataset."""
+    """Phase -> boards."""
     sources: dict[str, int]
     """File, or `engine` -> boards."""
     labels: dict[str, int]
-    """`game` (the move played) or `engine` (the best move) -> boards with this label."""
+    """`game` (the move played) or `engine` (the best move) -> boards."""
 
 
 class JoinedBoards(Boards):
@@ -32,4 +32,4 @@ class JoinedBoards(Boards):
     left_out: dict[str, int]
     """Reason -> positions."""
     missing: dict[str, int]
-    """SPLIT/PHASE -> number of missing boards: wanted by the settings minus boards of the dataset. Full cells are left out."""
+    """SPLIT/PHASE -> boards that the settings want and the dataset does not have, if any."""

@@ -24,7 +24,7 @@ from grpo.base.files import sha256_file, sha256_text
 from grpo.dataset.games import SourceError
 from grpo.settings.types import S3_SCHEME, refuse_secret
 
-MAX_LINE: Final = 2**20  # Maximum bytes of a line (with its end) or of a game. Limits memory.
+MAX_LINE: Final = 2**20  # Maximum bytes of a line (with its end) or of a game.
 _BUFFER_SIZE: Final = 2**20
 
 
@@ -46,24 +46,24 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""Kind of content -> pattern of its first bytes. The strings name content that no file may have."""
+"""Kind of content -> pattern of its first bytes. The strings name content that is refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file or a member of an archive. Files sort by name."""
+    """A file or a member of a ZIP archive."""
 
-    name: str  # Name in the dataset: file name without folder, or `ARCHIVE.zip/MEMBER`.
+    name: str  # File name without folder, or `ARCHIVE.zip/MEMBER`.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
-    member: str = ""  # Path inside a ZIP archive.
+    member: str = ""  # Path in the archive.
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is an https address; or a file, folder or glob, which is local, on S3 or on the hub. Folders are read recursively. Folders and
-    globs match only files with a known suffix that are not hidden.
+    A pattern is an https address, or a file, folder or glob (local, S3 or hub). Folders include subfolders. Hidden files and unknown
+    suffixes do not match.
 
     Raises SourceError if a pattern matches nothing or may contain a secret, if two files have one name, or if a file cannot be read.
     """
@@ -77,10 +77,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as decompressed bytes. Raises SourceError if the file is unreadable, damaged or wrongly named.
-
-    Reading errors inside the caller's block become SourceErrors too.
-    """
+    """Open a file as decompressed bytes. Raises SourceError if the file is unreadable, damaged or wrongly named, also while it is read."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
@@ -95,7 +92,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
         head = stream.peek()[:4_096].removeprefix(b"\xef\xbb\xbf").lstrip()
         content = next((name for name, begins in _BEGINS.items() if begins.match(head)), file.kind)
         if content != file.kind:
-            raise SourceError(f"{where}: its content is {content}, and its name says {file.kind}; give the right file, or rename this one")
+            raise SourceError(f"{where}: the content is {content}, but the name says {file.kind}; give the right file, or rename this one")
         yield stream
 
 
@@ -112,17 +109,14 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash that changes with the file's content or `member`. Raises SourceError if the file cannot be read.
-
-    The hash is of a local file's bytes, or of a remote file's version tag and size (of the content, if there is no tag).
-    """
+    """Return a hex hash that changes with the file's content or `member`. Raises SourceError if the file cannot be read."""
     with _plain_errors(file.uri):
         digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
     return sha256_text(f"{digest}/{file.member}") if file.member else digest
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hex hash of the files' contents. Order and names of the files do not matter."""
+    """Return a hex hash that ignores order and names of the files."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
@@ -134,7 +128,7 @@ def _addresses(pattern: str) -> list[str]:
     except ValueError as error:  # A secret, or an address with a scheme that fsspec does not know.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
-        raise SourceError(f"{pattern}: cannot tell by its suffix what it is; rename or convert it to {_SUFFIXES}")
+        raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")
     usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
     if not usable:
         raise SourceError(f"{pattern}: no file found; give a file, folder, glob, or s3://, hf:// or https:// address: {_SUFFIXES}")
@@ -142,12 +136,12 @@ def _addresses(pattern: str) -> list[str]:
 
 
 def _matches(pattern: str) -> tuple[bool, list[str]]:
-    """Return whether the pattern names one file, and the addresses of all files that the pattern matches."""
+    """Return whether the pattern names one file, and the addresses of all matches."""
     if pattern.startswith(("http://", "https://")):
         return True, [pattern]
     filesystem, path = _filesystem(pattern)
     try:
-        # `info` comes first, because `info` raises for an unreadable file; `find` and `glob` skip the file.
+        # Unlike `find` and `glob`, `info` raises for an unreadable file.
         is_named = filesystem.info(path)["type"] != "directory"  # Also true for a pipe; `_files_of` refuses pipes.
         matches = [path] if is_named else filesystem.find(path)
     except FileNotFoundError:
@@ -158,7 +152,6 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
-    """Return the fsspec file system of an address and the path in it."""
     import fsspec.core
 
     if not uri.startswith(S3_SCHEME):
@@ -172,7 +165,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return a file's kind by its suffix: `.zip` for an archive, None if unknown."""
+    """Return the kind by the suffix: `.zip` for an archive, None if unknown."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP
@@ -182,10 +175,9 @@ def _kind(uri: str) -> FileKind | str | None:
 
 
 def _files_of(uri: str) -> Iterator[SourceFile]:
-    """Yield the file itself, or the members of an archive that have a known suffix."""
     kind, name = _kind(uri), PurePosixPath(uri).name
     if "://" not in uri and not Path(uri).is_file():
-        raise SourceError(f"{uri}: a pipe, a socket or a device, and no file; write its output to a file, and give the file")
+        raise SourceError(f"{uri}: is a pipe, socket or device; give a file with its output")
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
@@ -198,7 +190,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
         raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (and {len(members)} others); give another file")
     for member, kind in usable.items():
         if names.count(member) > 1:
-            raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the right files")
+            raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the files")
         yield SourceFile(name=f"{name}/{member}", uri=uri, kind=kind, member=member)
 
 
@@ -208,7 +200,7 @@ def _open_raw(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of a remote file's version tag and size, or, if there is no tag, of the content."""
+    """Return a hash of a remote file's version tag and size; without a tag, of the content."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -226,9 +218,9 @@ def _plain_zip_errors(where: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # Encrypted, or compressed by an unknown method.
-        raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it, and give the files in it") from error
+        raise SourceError(f"{where}: cannot be unpacked here ({error}); unpack it, and give its files") from error
     except (ValueError, struct.error) as error:
-        raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+        raise _damaged(where, error) from error
 
 
 @contextmanager
@@ -238,19 +230,23 @@ def _plain_errors(where: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise SourceError(f"{where}: no file found; correct the address") from error
     except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
-        raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+        raise _damaged(where, error) from error
     except _reading_errors() as error:
         # pyarrow raises OSError without errno for damaged data.
         if isinstance(error, OSError) and error.errno is None and "://" not in where:
-            raise SourceError(f"{where}: damaged or cut short ({error}); download it again") from error
+            raise _damaged(where, error) from error
         raise SourceError(
             f"{where}: cannot be read ({error}); check the address, the network and your rights (S3: aws sso login, AWS_PROFILE,"
-            " AWS_DEFAULT_REGION), and start again"
+            " AWS_DEFAULT_REGION)"
         ) from error
 
 
+def _damaged(where: str, error: Exception) -> SourceError:
+    return SourceError(f"{where}: damaged or cut short ({error}); download it again")
+
+
 def _reading_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of reading errors. They include errors of the web and hub libraries, which fsspec does not translate."""
+    # fsspec does not translate errors of the web and hub libraries.
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

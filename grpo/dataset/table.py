@@ -1,7 +1,6 @@
 """Tables of the dataset's boards and games, and the arrays that training reads.
 
-A board's list columns have an entry per legal move, in ascending order of action id (`grpo.board.actions`). A value table has the reward of
-every legal move of a board (`grpo.engine.move_values`).
+A board's list columns have an entry per legal move, in ascending order of action id (`grpo.board.actions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,14 +33,14 @@ class Position:
     key: str  # `encoding.position_key`, which ignores colors and clocks.
     phase: Phase
     split: Split
-    label: str  # UCI move to imitate: the move played, or "" if the best move of the value table is to be the label.
+    label: str  # UCI move played, to imitate; "" to imitate the engine's best move.
     game_id: str
     ply: int  # Half-moves since the game's first position.
     source: str
-    offset: int  # As in `games.Game`: number of the game, or byte offset of the line.
+    offset: int  # Number of the game, or byte offset of the line.
     white_rating: int | None = None
     black_rating: int | None = None
-    date: str | None = None  # `YYYY.MM.DD`, as in `games.Game`.
+    date: str | None = None  # `YYYY.MM.DD`, with `??` for unknown parts.
 
 
 def _required(kind: pa.DataType, *names: str) -> list[pa.Field]:
@@ -65,9 +64,9 @@ BOARD_SCHEMA: Final = pa.schema(
 )
 """Columns of the boards.
 
-- `label_from`: `game` (the move played) or `engine` (the value table's best move)
+- `label_from`: `game` (the move played) or `engine` (the engine's best move)
 - `centipawns`, `mate_in`: the engine's score of each move, from which `values` are computed; one of the two is null
-- `strong_values`: values of a deeper search (`evaluation.heldout_depth`); null except on held-out boards
+- `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only
 - `engine`, `limit`: engine and search limit that gave `values`
 """
 
@@ -85,16 +84,15 @@ GAME_SCHEMA: Final = pa.schema(
 )
 """Columns of the games. A listed position (a line of an .epd or .fen file) is a game with 0 plies.
 
-- `moves`: all moves in UCI
 - `keys`: `encoding.position_key` before each move
-- `label_plies`: plies whose move may be imitated, ascending; random moves and excluded positions are left out
+- `label_plies`: plies whose move may be imitated, ascending, without random moves and excluded positions
 """
 
 
 def board_row(position: Position, table: ValueTable, strong: ValueTable | None, *, engine: str, limit: str) -> dict[str, Any]:
     facts = {name: getattr(position, name) for name in Position.__slots__}
     if not position.label:
-        # The best move is the label. `argmax` takes the first of equal moves, with the lowest action id.
+        # `argmax` takes the first of equal moves, which has the lowest action id.
         facts["label"] = table.moves[int(table.values.argmax())]
     return facts | {
         "label_from": "game" if position.label else "engine",
@@ -118,7 +116,7 @@ def phase_counts(phases: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """Positions with the move to imitate: N positions, padded to A legal moves each."""
+    """N positions with the move to imitate, padded to A legal moves each."""
 
     encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
     action_ids: NDArray[np.int64]  # [N, A], legal moves, ascending; 0 on padding.
@@ -131,16 +129,16 @@ class LabelArrays:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoardArrays(LabelArrays):
-    values: NDArray[np.float32]  # [N, A] in [0, 1] for the mover: the table's `values` or `strong_values`; 0 on padding.
+    values: NDArray[np.float32]  # [N, A] in [0, 1] for the side to move; 0 on padding.
     phases: NDArray[np.int64]  # [N], index into `PHASES`.
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return the boards of a split with their `values`, the reward. With `strong`, return `strong_values`, of the held-out split only."""
+    """Return a split's boards with their `values`, or `strong_values` (held-out split only)."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
-    assert not column.null_count, "a board without values of the deeper search, which only held-out boards have"
+    assert not column.null_count, "a board has no values of the deeper search"
     turns = [fen.split(" ", 2)[1] == "w" for fen in fens]
     moves = zip(turns, rows["moves"].to_pylist(), strict=True)
     action_ids, is_legal = legal_columns([[ID_OF_UCI[turn][uci] for uci in ucis] for turn, ucis in moves])
@@ -160,7 +158,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad N lists of action ids. Return the ids (0 on padding) and a mask (False on padding), [N, A] each."""
+    """Pad N lists of action ids. Return the ids and a mask of the legal moves, [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

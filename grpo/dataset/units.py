@@ -1,8 +1,7 @@
 """Units: parallel parts of a dataset build. Each unit fills its own quota with positions from engine games or files.
 
-A quota is the number of boards wanted of each cell; a cell is a split and a game phase. Units play different engine games. A game of a file
-goes to unit (number of the game + index of the file) % number of units. So units run anywhere, in any order, with the same result. Units
-can find the same board; `cut_to_quota` later removes the copies.
+A quota is the number of boards wanted of each cell; a cell is a split and a game phase. Units can find the same board; `cut_to_quota`
+later removes the copies.
 """
 
 import math
@@ -22,15 +21,15 @@ from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 # A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell; part is the cell's number of boards / number of units. The surplus replaces
-# boards that several units find, such as openings. The square root covers the random variation of small parts.
+# boards that several units find, such as openings. The root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
-_MAX_OPEN: Final = 24  # Files open at once. Each needs some MiB of memory, and a connection if it is remote.
+_MAX_OPEN: Final = 24  # Files open at once. Each file needs some MiB of memory.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the number of boards per cell that each unit collects. With several units, the number is the unit's part and a surplus."""
+    """Return the boards per cell that each unit collects: its part and, with several units, a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -39,10 +38,9 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
-    """Yield lists of positions until the quota is full or the games end. A list has positions of several games.
+    """Yield lists of positions until the quota is full or the games end.
 
-    The caller calls `quota.discard` for unusable positions before it takes the next list. `players` play the engine games; they must have
-    no MultiPV (one move per search).
+    The caller calls `quota.discard` for unusable positions before it takes the next list. `players` must have no MultiPV.
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)
@@ -54,7 +52,6 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
             continue
         selected = quota.offer(game)
         pending += selected
-        # Files end by themselves; engine games end after `MAX_IDLE_GAMES` without a new board.
         num_idle = 0 if selected or config.files else num_idle + 1
         if pending and (len(pending) >= _POSITIONS_AT_ONCE or quota.is_full):
             yield pending
@@ -66,13 +63,13 @@ def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, 
 
 
 def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]:
-    """Yield the unit's games and Rejections. Raises SourceError for an unreadable file."""
+    """Yield the unit's games and Rejections. Raises SourceError for an unreadable file or a puzzle table."""
     files = find_files(config.files)
     for file in files:
         if file.kind == FileKind.PUZZLES:
             raise SourceError(
-                f"{file.uri}: boards.files takes games (.pgn) and lists of positions (.epd, .fen: each line begins with a FEN), no puzzles"
-                " (.csv); give puzzles to boards.exclude or to `chess-grpo solve`"
+                f"{file.uri}: boards.files takes games (.pgn) and lists of positions (.epd, .fen), no puzzles (.csv); give puzzles to"
+                " boards.exclude or to `chess-grpo solve`"
             )
     seen: set[str] = set()
     for entry in _in_turns(_entries(file, index, unit, config) for index, file in enumerate(files)):
@@ -85,9 +82,7 @@ def file_games(config: BoardsConfig, *, unit: int) -> Iterator[Game | Rejection]
 
 
 def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> Iterator[Game | Rejection]:
-    """Yield the unit's part of a file. Without `index`, unit 0 would get all files that have a single game."""
-
-    def is_mine(number: int) -> bool:
+    def is_mine(number: int) -> bool:  # Without `index`, unit 0 would get each file with a single game.
         return (number + index) % config.num_units == unit
 
     with opened(file) as stream:
@@ -98,7 +93,7 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
-    """Yield one entry of each file in turn. At most `_MAX_OPEN` files are open; the next file replaces a file that ends."""
+    """Yield one entry of each open file in turn."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
         file = turns.popleft()

@@ -1,6 +1,6 @@
-"""Properties of a run's history that several checks of the diagnosis need, such as whether its reward rises.
+"""Properties of a run's history that several checks need.
 
-- Quantity: what a log's column measures, under one name for all trainers. `dialects.toml` explains the quantities.
+- Quantity: what a log's column measures, under one name for all trainers (`dialects.toml`).
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
 - Held-out measure: a measure on states that are never trained.
@@ -20,13 +20,13 @@ from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest change of reward that matters, in standard deviations of a single reward."""
-# If the deviation of a single reward is unknown, the larger of two changes is the smallest that matters.
+# If a single reward's deviation is unknown, the larger of these two changes replaces `NOTED`.
 _NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows.
 _NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the reward.
-# One of three signs shows that little is left to learn.
-_SOLVED: Final = 0.9  # The reward is at least this fraction of the largest reward.
-_SOLVED_BY_RISE: Final = 1.2  # The reward has risen by more than this many standard deviations of a single reward.
-_LEFT: Final = 0.25  # The regret is below this fraction of the first regret.
+# One of these signs shows that little is left to learn.
+_SOLVED: Final = 0.9  # The reward reaches this fraction of its maximum.
+_SOLVED_BY_RISE: Final = 1.2  # The reward has risen by this many standard deviations of a single reward.
+_LEFT: Final = 0.25  # The regret falls below this fraction of the first regret.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Unclear:
 
 
 Answer = Evidence | Unclear | None
-"""A check's answer: evidence of the fault; the reason why the check cannot judge; or None, no fault."""
+"""Evidence of the fault, the reason why the check cannot judge, or None for no fault."""
 
 
 def evidence_of(series: Series, *facts: str, begin: float | None = None, severity: Severity | None = None) -> Evidence:
@@ -108,12 +108,12 @@ class Assessment:
 
     @cached_property
     def rises(self) -> bool:
-        """Whether the reward or a measured regret or held-out reward gets better beyond noise. The reward may rise by any amount."""
+        """Whether the reward rises by any amount beyond noise and has not fallen, or `measures_rise`."""
         return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward rises by an amount that matters, or `measures_rise` and the reward has not fallen. True during training."""
+        """Whether the reward has not fallen, and rises by an amount that matters or `measures_rise`. True during training."""
         noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
@@ -138,11 +138,11 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves. Most entropies over tokens begin below 1.2 nats."""
+        """Return whether an entropy that begins at `early` nats is over chess moves. Most entropies over tokens begin below 1.2."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
-        """Return evidence that a block's median is beyond a limit, else None. With `at_end`, the last block must be so too."""
+        """Return evidence that a block's median is beyond a limit; with `at_end`, only if the last block's median is too."""
         if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)  # Columns: first step, last step, median.

@@ -1,6 +1,6 @@
 """The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`.
 
-A check looks for one fault in a run's history. Its function has the same name and is in `finds.py`.
+A check looks for one fault in a run's history, by its function in `finds.py`.
 """
 
 import tomllib
@@ -27,7 +27,6 @@ class DiagnosisCheck:
     leads_to: frozenset[str]
 
     def missing(self, history: History) -> str:
-        """Return the missing quantities' names as text, or ""."""
         known = history.series.keys() | ({"games"} if history.evaluations else set())
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 

@@ -1,7 +1,4 @@
-"""Applies the checks to a run's history: before the first update, during training, and at the end.
-
-A finding is a fault that a check has found. It may be the consequence of another finding, its cause.
-"""
+"""Applies the checks to a run's history: before the first update, during training, and at the end. A finding is a fault."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -25,17 +22,17 @@ _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""Group -> quantities. A run is judged only if its history has a quantity of each group, in at least `_MIN_ROWS` rows."""
+"""Group -> quantities. A run is judged only if it has a quantity of each group in `_MIN_ROWS` rows."""
 _MIN_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
 
 class NotLearnableError(PlainError, RuntimeError):
-    """GRPO would learn nothing, or something else than the settings say; the message has each reason."""
+    """GRPO would learn nothing, or something else than the settings say."""
 
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
-    """Return the diagnosis of a run's history. With `settings`, the advice shows the run's value and the default of each setting."""
+    """Return a history's diagnosis. With `settings`, the advice shows each setting's value and default."""
     run, faults, not_judged = Assessment(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
@@ -67,7 +64,6 @@ def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
 
 
 def _with_values(advice: str, settings: Settings | None) -> str:
-    """Return the advice with the run's value and the default behind each setting's name."""
     if settings is None:
         return advice
     defaults_of_kind = Settings.model_validate({"policy": {"kind": settings.policy.kind}})
@@ -83,12 +79,11 @@ def _with_values(advice: str, settings: Settings | None) -> str:
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings, critical findings first, then by first step. A consequence directly follows the finding that `cause` names."""
     waiting = sorted(findings, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
     while waiting:
         consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
-        # Next is the first finding that no other waiting finding can have caused. In a circle of causes, the first finding is next.
+        # Next is a finding that no other waiting finding can have caused; in a circle of causes, the first finding.
         cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
         following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
         ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]
@@ -106,21 +101,21 @@ def _lack(history: History) -> str:
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return the diagnosis of the first rollout's metrics, before any update. `step` is its step. `limits`: `critical_entropy`, in nats."""
+    """Return the diagnosis of the first rollout, before any update. `limits`: `critical_entropy`, in nats."""
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)
 
 
 def refuse(diagnosis: Diagnosis) -> None:
-    """Raise NotLearnableError with all critical findings, if there are any."""
+    """Raise NotLearnableError with all critical findings, if any."""
     reasons = [f"  {finding.line}" for finding in diagnosis.findings if finding.severity == Severity.CRITICAL]
     if reasons:
         raise NotLearnableError("GRPO is refused before its first update:\n" + "\n".join(reasons))
 
 
 class Watch:
-    """Applies the checks while a run trains, and reports each finding once. The first record is of the run before step 1."""
+    """Applies the checks while a run trains, and reports each finding once."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._history = History(when=When.DURING)
@@ -129,10 +124,10 @@ class Watch:
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record and return the new findings. They depend only on the records, so a resumed run finds the same faults.
+        """Add the next record and return the new findings.
 
-        The checks run at the first record, at steps 1, 10, 20, ... (from 2,000 on every 1 % of the steps), and when a column first has NaN
-        or infinity.
+        The checks run at the first record (before step 1), at steps 1, 10, 20, ... (from 2,000 on every 1 % of the steps), and when a
+        column first has NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
@@ -145,7 +140,7 @@ class Watch:
         return new
 
     def diagnosis(self) -> Diagnosis:
-        """Return the diagnosis of all records so far. It also has the findings that `observe` returned."""
+        """Return the diagnosis of all records so far, with all findings of `observe`."""
         diagnosis = diagnose(replace(self._history, when=When.END), self._settings)
         earlier = [finding for name, finding in self._reported.items() if name not in diagnosis.names]
         findings = _in_order((*diagnosis.findings, *earlier))

@@ -19,7 +19,7 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role of a column, such as `runs` (the row's run) -> names of the column in any trainer's logs."""
+"""Role, such as `runs` (the row's run) -> names of columns in any trainer's logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Dialect:
 
 
 def plain(column: str) -> str:
-    """Return a column's name in the form in which names are compared.
+    """Return the form in which names are compared.
 
     >>> plain("completions / Mean_Length ")
     'completions/mean_length'
@@ -67,7 +67,7 @@ def _dialect(row: dict[str, Any]) -> Dialect:
 
 
 DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
-"""Dialects in the file's order: this trainer's first."""
+"""This trainer's dialect is the first."""
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
@@ -77,7 +77,7 @@ def dialect_of(columns: Iterable[str]) -> Dialect:
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect, or None. For another trainer's unknown column, return its first meaning in any dialect."""
+    """Return a column's meaning in this dialect. For another trainer's unknown column, return the first meaning in any dialect."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own
@@ -98,7 +98,7 @@ def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
 
 @cache
 def nearest_column(column: str) -> str:
-    """Return the known column name that is most similar to this name; "" if no name is similar.
+    """Return the most similar known column; "" if none is similar.
 
     >>> nearest_column("grad_nrom")
     'grad_norm'

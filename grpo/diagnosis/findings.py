@@ -1,4 +1,4 @@
-"""The document `findings.json`: a diagnosis of a run and its findings (faults). Pages read the document without importing the checks."""
+"""The document `findings.json`: a run's diagnosis and its findings (faults)."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """A part of the training does not do its work."""
     CRITICAL = "critical"
-    """Measurements or policy are not reliable. A critical finding before the first update stops the run."""
+    """Measurements or policy are not reliable."""
 
 
 class Finding(Document):
@@ -22,7 +22,7 @@ class Finding(Document):
     means: str
     advice: str
     cause: str = ""
-    """Name of the finding that may have caused this one, or ""."""
+    """Finding that may have caused this one, or ""."""
 
     @property
     def page(self) -> str:
@@ -33,7 +33,7 @@ class Finding(Document):
         return f"{self.name}: {'; '.join(self.evidence)}. {self.advice}"
 
     def text(self) -> str:
-        """Return evidence, meaning, advice and page. For a finding with a `cause`, return one line with name, first step and evidence."""
+        """Return evidence, meaning, advice and page; for a finding with a `cause`, only the evidence."""
         if self.cause:
             return f"\n  then    {self.name}, from step {self.first_step:,}: {'; '.join(self.evidence)}"
         head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {self.first_step:,} to {self.last_step:,}"
@@ -48,9 +48,9 @@ class Diagnosis(Document):
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """Verdict of a run without findings with its reason; also set if there are findings."""
+    """`healthy`, `nothing found` or `not judged` with the reason; does not depend on the findings."""
     not_judged: tuple[str, ...] = ()
-    """Checks that could not judge the history, each with the reason in parentheses."""
+    """Checks that could not judge, each with the reason in parentheses."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,9 +1,7 @@
-"""The checks, one function each. A check takes a run's `Assessment`.
+"""The checks, one function each. A check returns evidence of its fault, the reason why it cannot judge, or None.
 
-It returns evidence of its fault, the reason why it cannot judge, or None if it finds no fault.
-
-`checks.toml` says what each fault means, `dialects.toml` what each quantity is. A series is one quantity's values by step. Limits without a
-source were chosen on simulated runs (`tests/proofs/made_histories.py`).
+`checks.toml` says what each fault means, `dialects.toml` what each quantity is. Limits without a source come from simulated runs
+(`tests/proofs/made_histories.py`).
 """
 
 import math
@@ -23,22 +21,22 @@ from grpo.statistics.intervals import wilson_interval
 MOST_LEGAL_MOVES: Final = 218
 """Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity, and the largest value in nats that rounding explains. `kl_penalty` is a KL times an unknown coefficient."""
+"""Quantity, and the largest value in nats that rounding explains."""
 _KL_OF_UPDATES: Final = 0.05
-"""KL in nats that updates can explain, because a trainer may log its first row after some updates."""
+"""KL in nats that updates before the first row can explain."""
 _KL_GROWS: Final = 0.3
-"""Updates also explain a first KL that is below this fraction of the median of the next ten rows."""
+"""Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""KL in nats that different scoring can explain. Temperature 1.3 instead of 1.0 causes 0.05. A larger KL means another model."""
-_FAR: Final = 0.8  # A larger KL to the reference is too far, in nats per move or token.
+"""KL in nats that different scoring can explain. Temperature 1.3 instead of 1.0 causes 0.05."""
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
-_FAR_PER_UPDATE: Final = 0.15  # A larger KL to the sampled policy is too far, in nats. Usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows and steps that show a flat reward. Half the rows suffice if `reward_std` is known.
+_FAR_PER_UPDATE: Final = 0.15  # Limit of the KL to the sampled policy, in nats. Usual targets are 0.01 to 0.05.
+_FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows and steps that show a flat reward.
 _FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
-_FLAT_IN_NOISE: Final = 1.5  # Largest rise of a flat reward, in standard deviations of the rows, if a single reward's is unknown.
-_NOTHING: Final = 0.03  # A certain rise counts as flat too, if it is at most this many standard deviations of a single reward.
+_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if a single reward's is unknown.
+_NOTHING: Final = 0.03  # Largest certain rise of a flat reward, in standard deviations of a single reward.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, value if sampler and trainer agree, and largest difference that is still agreement."""
+"""Quantity, value if sampler and trainer agree, and largest normal difference."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -46,9 +44,9 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, smallest factor of an extreme row over the rows around it, and its smallest absolute value (100-fold in a unit per answer)."""
+"""Quantity, and what an extreme row exceeds: this factor times the rows around, and an absolute value."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, and what its end must exceed: an absolute value, and this factor times its first rows."""
+"""Quantity, and what a runaway exceeds at the end: an absolute value, and this factor times the first rows."""
 _WORSE: Final = 0.12  # Smallest relative loss of a held-out measure that matters.
 _WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
@@ -79,7 +77,7 @@ def unlearned_language_model(run: Assessment) -> Answer:
 
 
 def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
-    """Yield value and evidence of each KL that is not 0 before the first update."""
+    """Yield value and evidence of each first KL that neither rounding nor updates explain."""
     history = run.history
     is_exact = history.is_ours or history.is_of_windows or "kl_penalty" in history.series
     for name, limit in _AT_START:
@@ -90,10 +88,10 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
         # If the unit is per answer, updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # In a log that begins at step 0, updates make a KL grow. A KL that does not grow has another cause.
+        # From step 0 on, updates make a KL grow.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
-            yield value, f"{series.column} is {value:.3g} in the first row, before or at the first update (step {series.at[0]:,.0f})"
+            yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
 
 
 def kl_at_step_zero(run: Assessment) -> Answer:
@@ -107,7 +105,7 @@ def temperature_mismatch(run: Assessment) -> Answer:
         return None  # `scored_otherwise` judges language models; our trainer asserts ratios of 1.
     facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
     clipped = run.at_start("clip_fraction")
-    # Updates cause clipping too. So if no KL is evidence, only a larger clip fraction is.
+    # Updates cause clipping too, so the limit is higher if no KL is evidence.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
         facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
     return Evidence(tuple(facts), 0, 0) if facts else None
@@ -172,7 +170,7 @@ def no_gradient(run: Assessment) -> Answer:
 
 
 def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
-    """Return in how many rows at the end, without a gap, a condition holds."""
+    """Count the last rows in which a condition holds without a gap."""
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
@@ -183,7 +181,7 @@ def learning_rate_schedule(run: Assessment) -> Answer:
         return None
     stopped = values <= 1e-3 * values.max()
     if stopped[len(rate) // 2 :].all() and stopped.mean() > 0.5:
-        fact = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows, which train nothing"
+        fact = f"{rate.column} is at most a thousandth of its largest value in {stopped.sum()} of {len(rate)} rows"
         return evidence_of(rate, fact, begin=rate.first_step(stopped))
     is_endless = _rises_by_quarters(values) and end > 3 * middle > 0
     return evidence_of(rate, f"{rate.column} grows from {middle:.3g} in the middle of the run to {end:.3g}") if is_endless else None
@@ -218,12 +216,11 @@ def entropy_collapse(run: Assessment) -> Answer:
         facts.append(f"from about {math.exp(entropy.logged[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.logged[-1]):.1f}")
     loss, series = history.levels("loss"), history.series.get("loss")
     if loss is not None and series is not None and abs(loss[1]) < abs(loss[0]):
-        facts.append(f"{series.from_to()}: it vanishes with the entropy, because equal moves have no advantage")
+        facts.append(f"{series.from_to()}, because equal moves have no advantage")
     return evidence_of(entropy, *facts, begin=entropy.first_step(entropy.values < (early + late) / 2))
 
 
 def _is_collapsed(run: Assessment, early: float, late: float) -> bool | Unclear:
-    """Return whether too little entropy is left. A policy that improves may have less."""
     events = {name: steps[-1] for name, steps in run.history.events.items()}
     if not run.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
         return True
@@ -237,7 +234,7 @@ def _is_collapsed(run: Assessment, early: float, late: float) -> bool | Unclear:
     if late < (0.08 if run.improves else 0.2) * early:
         return True
     is_low = late < 0.3 * early and not run.rises and not run.is_live
-    return Unclear(f"{late / early:.0%} of the entropy is left, and reward is not shown to rise") if is_low else False
+    return Unclear(f"{late / early:.0%} of the entropy is left, and the reward is not shown to rise") if is_low else False
 
 
 def entropy_explosion(run: Assessment) -> Answer:
@@ -275,14 +272,13 @@ def kl_trap(run: Assessment) -> Answer:
 
 
 def canceling_terms(run: Assessment) -> Answer:
-    """Compare the terms' gradients; if they do not cancel or are not logged, compare the terms' values."""
     for one, other in TERM_PAIRS:
         rows = run.history.together(f"logit_cosine/{one}_{other}", f"logit_gradient/{one}", f"logit_gradient/{other}")
         steps = [step for step, cosine, norm_1, norm_2 in rows if cosine < -0.95 and 0 < norm_1 <= 2 * norm_2 <= 4 * norm_1]
         if len(steps) >= max(3, len(rows) / 2):
             fact = f"the gradients of {one} and {other} are opposite and alike in size in {len(steps)} of {len(rows)} steps"
             return Evidence((fact,), steps[0], steps[-1])
-    # Values cancel only if they are estimates from samples, not exact sums. A KL above 0 before any update reveals estimates.
+    # Values cancel only if they are estimates from samples. A KL above 0 before any update reveals estimates.
     pairs = run.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
     return _raised_penalty(run) if is_opposite and any(_kl_at_start(run)) else None
@@ -293,7 +289,6 @@ def _is_still(values: Array) -> bool:
 
 
 def _raised_penalty(run: Assessment) -> Evidence | None:
-    """Return evidence that a KL coefficient is at its bound: the KL penalty rose and stayed, but the entropy bonus did not move."""
     penalty, bonus = run.get("kl_penalty"), run.get("entropy_bonus")
     if penalty is None or bonus is None or len(penalty) < 4 or not _is_still(bonus.values) or run.improves:
         return None
@@ -301,7 +296,7 @@ def _raised_penalty(run: Assessment) -> Evidence | None:
     if not (first > 1e-5 and later.min() >= 3 * first and later.max() <= 2 * later.min()):
         return None
     fact = f"{penalty.from_to()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
-    return evidence_of(penalty, f"{fact}: the policy hardly moved, so the KL coefficient rose and stands at its bound")
+    return evidence_of(penalty, f"{fact}: the KL coefficient rose to its bound")
 
 
 def loss_budget(run: Assessment) -> Answer:
@@ -310,7 +305,7 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The value of the policy term is near 0 even if its gradient is large. So the share is evidence only if nothing is learned.
+        # The policy term's value is near 0 even if its gradient is large.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
             return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
@@ -330,12 +325,12 @@ def saturated_controller(run: Assessment) -> Answer:
 
 
 def _raised(values: Array) -> str:
-    """Return as text how a coefficient's tenfold rise ends. Return "" for a smaller rise, and for a straight line, which is a warm-up."""
+    """Return how a coefficient's tenfold rise ends; "" for a smaller rise or a straight line (a warm-up)."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
     ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
-    # In its middle a straight line is at half of the sum of its ends.
+    # A straight line's middle is half of the sum of its ends.
     is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
     if most < 10 * start or tail(values) < 5 * start or is_straight:
         return ""
@@ -346,11 +341,10 @@ def dead_monitor(run: Assessment) -> Answer:
     bonus = run.history.series["entropy_bonus"]
     if bonus.at[-1] - bonus.at[0] < 1_000 or not _is_still(bonus.values) or loss_budget(run) is None:
         return None
-    return evidence_of(bonus, f"{bonus.from_to()}, nearly all of the loss: no monitor of entropy ever moved it")
+    return evidence_of(bonus, f"{bonus.from_to()}, nearly all of the loss")
 
 
 def high_clip_fraction(run: Assessment) -> Answer:
-    """Find a large clip fraction: in any block of this trainer's rows; for another trainer, also in most rows or in the last rows."""
     values = run.history.series["clip_fraction"].values
     is_part_enough = run.history.is_ours or len(values) < 10
     is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
@@ -383,10 +377,10 @@ def diverging(run: Assessment) -> Answer:
 
 
 def _kl_limit(run: Assessment, series: Series) -> float | None:
-    """Return the limit in nats that the KL exceeds at the end; None if the KL is within the limits."""
+    """Return the limit that the KL exceeds at the end, or None."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # `half` is the median of the first half. A straight line from 0 ends at 4 * half.
+    is_quick = end > 6 * half  # A straight line from 0 ends at 4 * half.
     if run.improves and not is_quick and run.history.is_ours:
         return None  # This trainer's KL is exact, and normally grows slowly with the reward.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
@@ -396,10 +390,9 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 
 
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
-    """Return the limit that a series exceeds at the end, or None. If the policy improves and growth is slow, the limit is larger."""
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    # Factor of the limit if growth is slow. Gradients start near 0 if most groups are silent, which means that their rewards are equal.
+    # Factor for slow growth. Gradients start near 0 if most groups are silent (have equal rewards).
     calm = 10 if silent is not None and silent[0] > 0.5 else 3
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
@@ -430,7 +423,7 @@ def falling_reward(run: Assessment) -> Answer:
         return None
     trend, blocks = run.trend, run.history.blocks(run.reward)
     low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
-    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth of the rows, {trend.best:.3g} at best, {trend.last:.3g} at the end"
+    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth, {trend.best:.3g} at best, {trend.last:.3g} at the end"
     return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
 
@@ -520,14 +513,13 @@ def answer_length(run: Assessment) -> Answer:
 
 
 def _got_worse(run: Assessment) -> Iterator[Evidence]:
-    """Yield evidence of each held-out measure that is worse at the end than at the beginning or at its best."""
     for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
         if (series := run.get(name)) is None or len(series) < 3:
             continue
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best, top = float(smooth.max()), int(np.argmax(smooth))  # Of running medians, so one lucky row is no best.
+        best, top = float(smooth.max()), int(np.argmax(smooth))  # Running medians: one lucky row is no best.
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
         turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
         if turns or (before - after > least and _surely_falls(good)):
@@ -536,7 +528,6 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
 
 
 def _surely_falls(good: Array) -> bool:
-    """Return whether values fall beyond noise. If they are fewer than 15, their ranks must fall, and the last third be below the first."""
     if len(good) >= 15:
         return trend_of(good).change < 0
     third = max(1, len(good) // 3)
@@ -568,7 +559,7 @@ def lost_strength(run: Assessment) -> Answer:
 
 
 def unbelievable_peak(run: Assessment) -> Answer:
-    # A peak by chance is negligible if it has 200 games or more.
+    # Luck is negligible in 200 games or more.
     evaluations = [evaluation for evaluation in run.history.evaluations if 1 <= evaluation.games < 200]
     if len(evaluations) < 2:
         return None
@@ -586,7 +577,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
     facts = (
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
-        f"if all {len(evaluations)} checkpoints were equally strong, a best one this far ahead would have probability {chance:.2f}",
+        f"the best of {len(evaluations)} equally strong checkpoints would be this far ahead with probability {chance:.2f}",
     )
     return Evidence(facts, best.step, best.step)
 

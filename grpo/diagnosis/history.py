@@ -1,7 +1,6 @@
 """A run's history: quantities by step, from this trainer's records or from tables of other trainers.
 
-A quantity is what a column measures, under one name for all trainers; `dialects.toml` has the names. A dialect is the column names of one
-trainer. Checks look at blocks of rows, and take the median of a block.
+A quantity is what a column measures, under one name for all trainers. A dialect is the column names of one trainer (`dialects.toml`).
 """
 
 import re
@@ -26,8 +25,8 @@ _CHECKED_FOR_NAN: Final = frozenset(
 )
 _DENSE: Final = 0.5  # A column with at least this fraction of finite cells is logged in every row.
 _REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps is logged at an interval.
-_SAME: Final = 0.02  # Two cells with at most this relative difference count as the same value.
-_RESUMES: Final = 20  # Maximum number of resumed runs that may have appended to a log.
+_SAME: Final = 0.02  # Largest relative difference of equal values.
+_RESUMES: Final = 20  # Maximum number of resumed runs that appended to a log.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
 
@@ -45,9 +44,9 @@ class When(Flag):
 class Series:
     """Finite values of one quantity, by step; never empty."""
 
-    column: str  # Column name in the file.
+    column: str
     at: list[float] | Array  # Steps, rising.
-    logged: list[float] | Array  # Value at each step.
+    logged: list[float] | Array
     unit: str = ""
 
     @property
@@ -65,13 +64,13 @@ class Series:
         return f"{self.column} from {self.logged[0]:.3g} (step {self.at[0]:,.0f}) to {self.logged[-1]:.3g} (step {self.at[-1]:,.0f})"
 
     def first_step(self, holds: Flags) -> float:
-        """Return the first step at which a condition holds, else the last step. `holds` has one flag per step."""
+        """Return the first step at which a condition holds, else the last step."""
         return float(self.at[int(np.argmax(holds)) if holds.any() else -1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """One checkpoint's games: number and mean score, with 1 for a win and 0.5 for a draw."""
+    """Number and mean score of one checkpoint's games (win 1, draw 0.5)."""
 
     step: float
     score: float
@@ -80,11 +79,9 @@ class Evaluation:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """One run's logged values; grows during the run."""
-
     when: When = When.END
     dialect: Dialect = dialects.DIALECTS[0]
-    """Trainer that wrote the history. This trainer's entropy and KL are exact, and each step has a row."""
+    """This trainer's entropy and KL are exact, and each step has a row."""
     is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
     is_of_windows: bool = False  # A row is the mean of many steps.
     limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
@@ -92,9 +89,9 @@ class History:
     not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
     events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Evidence, as text, that the run began with random weights, or "".
+    random_weights: str = ""  # Evidence that the run began with random weights, or "".
     unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
-    notes: list[str] = field(default_factory=list)  # Notes for the user on how the files were read.
+    notes: list[str] = field(default_factory=list)  # How the files were read.
     num_rows: int = 0
 
     @property
@@ -114,7 +111,7 @@ class History:
         self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted like the columns of a file, which a resumed run reads.
 
     def add(self, step: float, row: Mapping[str, float]) -> None:
-        """Add a row, column -> value. If several columns measure the same quantity, the column that came first counts."""
+        """Add a row, column -> value. If several columns measure one quantity, the column that came first counts."""
         self.num_rows += 1
         self.is_of_language_model = self.is_of_language_model or _is_of_language_model(row)
         for column, value in row.items():
@@ -130,7 +127,6 @@ class History:
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
-        """Return one run's history. Raises the errors of `read_tables` about several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
         history = cls(dialect=dialects.DIALECTS[0] if METRICS.keys() & set(columns) else dialects.dialect_of(columns))
@@ -153,7 +149,7 @@ class History:
         return history
 
     def _steps(self, table: Table) -> Array:
-        """Return the step of each row, and remove all columns of steps from the table."""
+        """Remove the columns of steps, and return each row's step."""
         candidates = {name: table.numbers.pop(name) for name in dialects.step_columns([*table.numbers], self.dialect)}
         candidates = {name: cells for name, cells in candidates.items() if np.isfinite(cells).any()}
         if not candidates:
@@ -193,7 +189,7 @@ class History:
             raise HistoryError(f"several runs in one table: {fact}; give the rows of one run, one per step")
         if len(steps):
             seen = f"{len(steps):,} steps are logged twice ({steps[0]:,.0f} to {steps[-1]:,.0f})"
-            self.notes.append(f"{seen}, as in a log that a resumed run appended to: the later row counts")
+            self.notes.append(f"{seen}, as after a resume: the later row counts")
 
     def _add_column(self, column: str, meaning: Meaning, parts: _Parts) -> None:
         steps, cells = _latest(parts)
@@ -221,8 +217,7 @@ class History:
     def blocks(self, series: Series) -> Array:
         """Return first step, last step and median of each full block of rows, [blocks, 3].
 
-        A block has 10 rows; before training, 1 row; in another trainer's table of fewer than 50 rows, a fifth of the rows. If the last rows
-        of a complete history do not fill a block, one more block ends with the last row, and overlaps the block before.
+        If the last rows of a complete history do not fill a block, a last block overlaps the block before.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -233,7 +228,7 @@ class History:
         return blocks
 
     def levels(self, quantity: str) -> tuple[float, float] | None:
-        """Return the medians of a quantity's first and last block; None without a full block."""
+        """Return the medians of the first and last block; None without a full block."""
         blocks = self.blocks(self.series[quantity]) if quantity in self.series else np.empty((0, 3))
         return (float(blocks[0, 2]), float(blocks[-1, 2])) if len(blocks) else None
 
@@ -254,10 +249,9 @@ class History:
 
 
 def read_tables(paths: Sequence[Path]) -> History:
-    """Return one run's history from its files. If a step has several rows, the last row in the order of the files counts.
+    """Return one run's history. If a step has several rows, the last row in the order of the files counts.
 
-    Rows with `score` and `games` are evaluations. A table with a column `metric` and no step has one row per metric, whose `first` is
-    the value at step 0. Raises HistoryError for a file that cannot be read, and for tables of several runs.
+    Raises HistoryError for a file that cannot be read, and for tables of several runs.
     """
     return History.of_tables([read_table(path) for path in paths])
 
@@ -267,7 +261,7 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows in the order of time. Raises HistoryError if a column names several runs."""
+    """Return the training rows by time. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -284,14 +278,14 @@ def _of_training(table: Table) -> Table:
 
 
 def _in_wide_form(table: Table) -> Iterator[Table]:
-    """Yield tables with a row per step and a column per quantity, also from long tables and exports."""
+    """Yield tables with a row per step and a column per quantity."""
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
         cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
             yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
-    elif key is not None and "first" in names and "step" not in names:
+    elif key is not None and "first" in names and "step" not in names:  # Each metric's value at step 0.
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
     elif {"step", "value"} <= names.keys() <= {"step", "value", "wall time", "wall_time"}:
@@ -314,15 +308,14 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Change NaN to MISSING, in the table itself, in rows without any training quantity, such as evaluation rows."""
+    """Change NaN to MISSING in rows without a training quantity, such as evaluation rows."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    # After the last row with a finite training quantity, NaN is missing only in evaluation rows. The other rows may be of a run that ends
-    # in NaN, so their NaN counts.
+    # A run may end in NaN, so after the last number only evaluation rows count as missing.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
@@ -342,7 +335,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps at which a column has several values; and the reason why they come from several runs, or ""."""
+    """Return the steps with several values, and the reason why these are of several runs, or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -351,7 +344,7 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
     duplicates = np.unique(steps[order][1:][(np.diff(steps[order]) == 0) & differs])
     if not len(duplicates):
         return duplicates, ""
-    falls = np.flatnonzero(np.diff(steps) < 0) + 1  # Rows whose step is below the step of the row before.
+    falls = np.flatnonzero(np.diff(steps) < 0) + 1
     if len(falls) and len(duplicates) > 1 and steps[falls].min() <= steps[: falls[0]].min():
         return duplicates, "steps begin again"
     is_mixed = len(duplicates) >= 5 and len(duplicates) > len(np.unique(steps)) / 2 and not 0 < len(falls) <= _RESUMES
@@ -361,8 +354,8 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 def _not_finite(cells: Array) -> Flags:
     """Return the cells that really were NaN or infinite.
 
-    Programs also write NaN for cells without a measurement. So NaN does not count before a column's first number, and not between the
-    numbers of a column that is logged at intervals. NaN after the last number counts if it lasts for at least two of the longest intervals.
+    Programs also write NaN if nothing was measured. So NaN does not count before the first number, and not between numbers that are logged
+    at intervals. After the last number, NaN counts if it lasts for two of the longest intervals.
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

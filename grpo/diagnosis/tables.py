@@ -1,6 +1,6 @@
 """Reads training logs of any trainer as tables: CSV, JSON and console output.
 
-A cell of a column of numbers is a number or one of three marks: MISSING (not logged), NAN, INFINITE.
+A numeric cell is a number or one of three marks: MISSING (not logged), NAN, INFINITE.
 """
 
 import ast
@@ -20,7 +20,7 @@ import pandas as pd
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
-# Marks in arrays of cells. The values are chosen so that `np.isfinite` is True for numbers only.
+# `np.isfinite` is False for these marks.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
@@ -29,7 +29,7 @@ LARGEST: Final = 1e100
 _CHUNK: Final = 20_000  # Maximum number of JSON rows in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
-"""Keys of nested objects that say nothing, so column names leave these keys out."""
+"""Keys of nested objects that column names leave out."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,13 +41,11 @@ _THOUSANDS: Final = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 
 
 class HistoryError(PlainError, ValueError):
-    """A file is not the history of one run; the message says what to give instead."""
+    """A file is not the history of one run."""
 
 
 @dataclass(slots=True)
 class Table:
-    """One file's rows, in the file's order."""
-
     path: Path
     numbers: dict[str, Array]  # Column -> one cell per row.
     texts: dict[str, list[str]] = field(default_factory=dict)  # Column without any number -> one text per row.
@@ -120,7 +118,7 @@ def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = Fal
 
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
-    """Return a text column's numbers; None if no cell is a number or NaN."""
+    """Return None if no cell is a number or NaN."""
     texts = cells.astype("str").str.strip().where(cells.notna(), "")
     commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
@@ -135,7 +133,6 @@ def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | Non
 
 
 def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
-    """Read JSON lines, an array of rows, or a document with an array of rows."""
     if start.startswith("{") and _object(start.partition("\n")[0]) is not None and "\n" in start.strip():
         return _of_rows(path, _json_lines(path, lines))
     try:
@@ -160,7 +157,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return a document's rows: its list `log_history` (trainer_state.json), else its only list of objects, else its lists as columns."""
+    """Return the list `log_history` (trainer_state.json), else the only list of objects, else lists as columns."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -171,7 +168,7 @@ def _rows_of(document: dict[str, Any]) -> Any:
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the object of each line. A last line that is incomplete is skipped."""
+    """Yield each line's object, except of an incomplete last line."""
     torn = 0
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:

@@ -1,7 +1,6 @@
 """Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible.
 
-A trend is the change of the level from the first to the last rows. If neighboring rows are correlated, as in running means, they count as
-fewer rows. `tests/proofs` measures the error rates of these tests by simulation.
+Correlated neighbors, as in running means, count as fewer rows.
 """
 
 import math
@@ -15,23 +14,23 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change of more than this many standard errors is certain. The limit is high, because `trend_of` takes the largest of three changes."""
+"""A larger change, in standard errors, is certain, even if it is the largest of three."""
 SURE_FROM_BEST: Final = 4.5
-"""The same for a fall from the highest of ten parts. The limit is higher, because the highest part is partly high by chance."""
+"""The same for a fall from the highest of ten parts, which is partly high by chance."""
 _FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so their ranks are tested.
 _RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation: of fewer than ten rows, of ten or more rows.
-_MOST_ALIKE: Final = 0.97  # Neighbors with a larger correlation count as this correlated.
-_MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean of the same rows: sqrt(pi / 2).
+_MOST_ALIKE: Final = 0.97  # Maximum correlation of neighbors.
+_MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three rows if most of the change is within this fifth.
+    start: float  # Median of the first fifth of the rows, or of the first three rows if the change from these is larger.
     end: float  # Median of the last fifth.
     best: float  # Median of the highest tenth of the run.
     last: float  # Median of the last tenth of the run.
     change: float  # Change from start to end; 0 if it may be noise.
-    most: float  # Upper 95 % bound of the rise of a straight line through all rows; infinite for fewer than 15 rows.
+    most: float  # Upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
     noise: float  # Standard deviation of the rows around the level.
     has_lost: bool  # Whether the last tenth is certainly below the highest tenth.
 
@@ -52,8 +51,7 @@ def noise_of(values: Array) -> tuple[float, float]:
     """Return the noise of the rows, and the factor by which correlation raises the variance of their mean.
 
     The noise is the standard deviation around straight lines, one through each of two to four parts of the rows. The part with the largest
-    deviation is left out, because a sudden change of level is no noise. If neighbors have the correlation r, the factor is
-    (1 + r) / (1 - r).
+    deviation is left out, because it may have a sudden change of level. The factor is (1 + r) / (1 - r) for correlation r of neighbors.
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]
@@ -67,7 +65,6 @@ def noise_of(values: Array) -> tuple[float, float]:
 
 
 def _line(part: Array) -> Array:
-    """Return the least-squares line's value at each row."""
     at = np.arange(len(part)) - (len(part) - 1) / 2
     line: Array = part.mean() + at * (float(at @ part) / max(1e-300, float(at @ at)))
     return line
@@ -89,7 +86,7 @@ def trend_of(values: Array) -> Trend:
     by_first = _MEDIAN * noise * math.sqrt(excess / fifth + min(1.0, excess / 3))
     line = _line(values)
     slope = float(line[-1] - line[0])
-    # Three tests of a change, each with: observed change, change to report, standard error of the observed change.
+    # Three tests of a change, each with observed change, change to report, and standard error.
     changes = ((end - start, end - start, by_fifths), (slope, end - start, by_line), (end - first, end - first, by_first))
     sure = [change for seen, change, error in changes if abs(seen) > SURE * error and seen * change > 0]
     change = max(sure, key=abs, default=0.0)

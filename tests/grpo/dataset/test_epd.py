@@ -70,7 +70,7 @@ def test_a_line_that_is_too_long_is_a_rejection_in_lists_and_tables_and_the_next
     assert isinstance(last, Game)
     whole = puzzles(HEADER + MATE_IN_TWO)
     assert puzzles(f"{HEADER}{long}\n{MATE_IN_TWO}") == ["too long: a line of more than 1,048,576 bytes", *whole]
-    with pytest.raises(SourceError, match=r"puzzles\.csv: it does not begin with the header"):
+    with pytest.raises(SourceError, match=r"puzzles\.csv: the first line is not the header"):
         puzzles(long)
 
 
@@ -132,7 +132,7 @@ def test_a_puzzle_gives_its_start_and_each_position_of_the_solver() -> None:
 
 @pytest.mark.parametrize("data", [MATE_IN_TWO, "PuzzleId,FEN,Rating\n", b"\xff\xfeP\0"])
 def test_a_table_of_something_else_is_refused(data: str | bytes) -> None:
-    with pytest.raises(SourceError, match=r"puzzles\.csv: it does not begin with the header"):
+    with pytest.raises(SourceError, match=r"puzzles\.csv: the first line is not the header"):
         puzzles(data)
 
 

@@ -193,7 +193,7 @@ def test_what_answers_and_will_never_work_is_refused_in_the_servers_own_words_an
 @pytest.mark.parametrize(
     ("key", "name", "content", "complaint"),
     [
-        ("boards.files", "games.docx", "games", "cannot tell by its suffix"),
+        ("boards.files", "games.docx", "games", "the suffix is unknown"),
         ("boards.files", "page.pgn.zst", "<!DOCTYPE html> not found", "page.pgn.zst: "),
         ("boards.exclude", "absent.pgn", None, "no file found"),
         ("evaluation.opening_book", "empty.epd", "", "empty"),
