@@ -1,8 +1,4 @@
-"""Finds runs and policies by name; all commands and `--resume-from` take the same names.
-
-- A run is found in the store's records.
-- An alias (`champion`, `peak`) or a version (`v7`) is found in MLflow's registry.
-- A policy's files are in the output of a step in the store, or else in MLflow.
+"""Finds runs in the store's records, and policies in the store's outputs or in MLflow's registry.
 
 A chess GUI waits for this code, so torch is never imported, and MLflow is imported only to read the registry.
 """
@@ -42,7 +38,7 @@ _RUN: Final = re.compile(r"[\w-]+")
 
 
 class NotFoundError(PlainError, LookupError):
-    """No run, policy, checkpoint or history has this name; the message lists existing names."""
+    """No run, policy, checkpoint or history has this name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +66,8 @@ class NamedPolicy:
     run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Folder in the output, empty if the output is the policy; a version's role.
-    version: "Version | None" = None  # The registered version, if the name was an alias or a version.
+    part: str  # Folder in the output (a version's role); empty if the output itself is the policy.
+    version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Return the policy after downloading missing files. Raises as `find_policy`."""
@@ -120,11 +116,10 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with a name of `POLICY_NAMES`, without loading the policy. Download missing files.
+    """Return the policy whose name has a form of `POLICY_NAMES`, after downloading missing files.
 
-    If the name is no folder, print the policy's step, run and folder to stderr. A folder may be a checkpoint, a champion, or an output of
-    `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError, ForeignError (other code wrote the version),
-    IncompatibleError (another action table).
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
+    ForeignError (this code cannot read the version).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -134,7 +129,7 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
-    """Return the policy of an alias, a version, RUN or RUN/STEP, without downloading an alias's or version's files.
+    """Return the policy of an alias, a version, RUN or RUN/STEP.
 
     `role`, `champion` or `peak`, is the policy that RUN alone means. `preset` is the preset of an alias or version that names none. If
     `preset` is empty too: the preset that has the name if only one does, otherwise the default preset. Raises NotFoundError,
@@ -166,7 +161,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError, which lists the steps."""
+    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError."""
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:
@@ -191,7 +186,7 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
-    # With another hash, the store's run is not the version's: another machine's run has the same id.
+    # The hashes differ if the version is from another machine's run with the same id.
     if output is None or output["output_hash"] != version.output_hash:
         run = output = None
     return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
