@@ -63,8 +63,7 @@ class TrackingStore:
         if store._file is None and (account := _account(belongs_to)):
             raise TrackingAwayError(
                 f"the account for the tracking store {belongs_to}, which the run belongs to, is missing: {account} is for"
-                f" {machine.shown_uri} and goes to no other address."
-                f" Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
+                f" {machine.shown_uri}. Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
             )
         return store
 

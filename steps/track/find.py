@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from steps.track.registry import Version
 
 LAST: Final = "last"
-RUN_NAMES: Final = "last, or the id of a run (`chess-grpo runs` lists them)"
+RUN_NAMES: Final = "last, or a run's id"
 POLICY_NAMES: Final = (
-    "champion, peak or v7 (a version), with another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
-    " policy's folder"
+    "champion, peak or a version such as v7 (of another preset: smoke/champion); last or RUN (its champion); RUN/STEP (a checkpoint);"
+    " a policy's folder"
 )
 _REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")
 _RUN: Final = re.compile(r"[\w-]+")
@@ -103,12 +103,12 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     all_runs = runs.all()
     if name == LAST and (last := next(filter(has or (lambda run: run.status != "running"), all_runs), None)) is not None:
         if last is not all_runs[0]:
-            print(f"last: run {last.name}; run {all_runs[0].name} is newer", file=sys.stderr)
+            print(f"last: run {last.name} (run {all_runs[0].name} is newer, but not far enough)", file=sys.stderr)
         return last
     ids = [run.name for run in all_runs]
     none_yet = "there is no run yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
     newest = f"the newest runs are {', '.join(ids[:3])}" if ids else none_yet
-    fault = f"no run in {store} is far enough" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    fault = f"no run in {store} is far enough for this" if name == LAST else f"no run or policy in {store} is called {name!r}"
     raise NotFoundError(
         f"{fault}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; {newest}"
         " (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
@@ -167,8 +167,8 @@ def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
     if step.isascii() and step.isdigit() and int(step) in kept:
         return int(step), kept[int(step)]
     raise NotFoundError(
-        f"there is no checkpoint of step {step}: a checkpoint is written every grpo.steps_per_checkpoint steps, and the best"
-        f" checkpoints are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
+        f"there is no checkpoint of step {step}: grpo.steps_per_checkpoint sets the steps with a checkpoint."
+        f" Available steps: {', '.join(map(str, kept)) or 'none'}"
     )
 
 
@@ -197,7 +197,7 @@ def _in_folder(path: Path) -> FoundPolicy:
     folder = path / CHAMPION if not is_policy(path) and is_policy(path / CHAMPION) else path
     if not is_policy(folder):
         fault = f"is not the folder of a policy: it has no {' and '.join(missing_files(path))}" if path.is_dir() else "is not a folder"
-        raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}; a run's last lines name its champion's folder")
+        raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
     step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
     return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step)

@@ -95,9 +95,9 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
     """`is_own` means that MLflow wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
-        return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
+        return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
     if (proxy := proxy_of(store)) and not is_own and status != "401":
-        return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
+        return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY"
     return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
 
 

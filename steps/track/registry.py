@@ -355,12 +355,12 @@ def why_peak_stays(offered: Version, current: Version | None, same_start: Sequen
     `same_start` has all registered peaks with `offered`'s initial policy.
     """
     if offered.high is not None and offered.high < _EVEN:
-        return f"version {offered.number} plays worse than its own start"
+        return f"version {offered.number} plays worse than its initial policy"
     best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)
     if best.number != offered.number and (offered.low is None or (best.low or 0.0) >= offered.low):
-        return f"version {best.number}, from the same start, has the better lower bound"
+        return f"version {best.number}, with the same initial policy, has an equal or better lower bound"
     if current is not None and current.initial_weights != offered.initial_weights and current.number > offered.number:
-        return f"version {current.number} is newer, and from another start"
+        return f"version {current.number} is newer, and has another initial policy"
     if current is not None and current.initial_weights == offered.initial_weights and offered.low is None:
         return f"version {offered.number} has played no games"
     return ""
