@@ -40,7 +40,6 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command. Raises UsageError with the nearest name for an unknown command."""
         if cmd_name.startswith("-"):
             return None  # An unknown option, which click reports.
         if cmd_name in ("run", "resume"):
@@ -63,10 +62,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C.
-
-    Some commands have more codes, which their help lists.
-    """
+    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C, or a command's own."""
     try:
         return int(commands.main(arguments, prog_name="chess-grpo", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -40,8 +40,8 @@ Within runs: the mean's interval covers only the luck of the games. If this inte
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
     """Run the pipeline with each seed and combination of settings; print the results and their means over seeds.
 
-    SETTINGS is a preset or a TOML file. Runs of equal versions share outputs. The repeated command skips finished runs (equal settings,
-    code and engine) and continues killed runs. A failed run does not stop the sweep.
+    SETTINGS is a preset or a TOML file. The repeated command skips finished runs (equal settings, code and engine) and continues killed
+    runs.
     """
     names = [word for word in words if not word.isdecimal()]
     if len(names) != 1:
@@ -68,7 +68,7 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield each combination of settings and its table: header, one row per seed, means over the finished runs."""
+    """Yield each combination of settings with its table."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
         chosen = [row for row in rows if row.planned.combination == combination]
@@ -89,7 +89,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    """Return a hash of the code of all steps, as they run for these policies (kind, network)."""
+    """Return a hash of all steps' code for these policies (kind, network)."""
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last step compute nothing.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
@@ -110,7 +110,7 @@ def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
 
 
 def _run_flow(run: PlannedRun, sweep: str, log: Path, prefix: str) -> int:
-    """Run the flow and return the flow's exit code. All output goes to `log`. Lines about steps are also printed, after `prefix`.
+    """Run the flow and return its exit code. All output goes to `log`; lines about steps are also printed.
 
     If this process is killed, the flow saves a checkpoint and ends.
     """

@@ -13,8 +13,8 @@ from steps.run.machine import Machine, sqlite_file
 _HOST: Final = "127.0.0.1"
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # The UI only serves pages.
-    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",  # The warning is for MLflow's authors.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",
 }
 
 

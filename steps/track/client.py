@@ -51,7 +51,7 @@ class TrackingStore:
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the tracking store at `belongs_to`, an address without secrets, with this machine's secrets for that address.
+        """Return the tracking store at `belongs_to`, an address without secrets. If this machine's store has that address, use its secrets.
 
         Raises TrackingAwayError if the SQLite file is missing, or if the environment has an account for another server.
         """

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's codes of refusals. BAD_REQUEST is none, because MLflow returns this code for its database's errors, which may pass.
+# MLflow's codes of refusals. BAD_REQUEST is not one of them: MLflow returns this code for its database's errors, which may pass.
 _REFUSALS: Final = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
