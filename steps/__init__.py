@@ -21,7 +21,7 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""Steps in the order of the flow. Other tables of steps derive from this tuple."""
+"""Steps in the order of the flow."""
 
 
 def __getattr__(name: str) -> Any:

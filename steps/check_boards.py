@@ -49,7 +49,7 @@ class ChecksError(PlainError, ValueError):
 
 
 def body(work: Work) -> None:
-    """Write report, summary, and Great Expectations' own pages. Raises ChecksError if an expectation fails."""
+    """Raises ChecksError if an expectation fails."""
     boards, settings = work.inputs["join_boards"], work.settings
     table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
     report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
@@ -62,7 +62,6 @@ def body(work: Work) -> None:
 
 
 def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
-    """Return counts by phase and split, and histograms of move values, legal moves, plies, and players' ratings."""
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
     counted = Counter(zip(phases.tolist(), splits, strict=True))
     sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])

@@ -1,4 +1,4 @@
-"""The last step: mark the run as finished, send records that MLflow does not have, and return the run's results and closing text."""
+"""The last step: mark the run as finished, log missing records to MLflow, and return the run's results."""
 
 from typing import Any
 

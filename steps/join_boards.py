@@ -1,4 +1,4 @@
-"""Join the units (parts of the dataset from `build_boards`): a fixed number of boards for each game phase and split, no board twice."""
+"""Join the units, which are the dataset's parts from `build_boards`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,7 @@ _ROWS_PER_GROUP: Final = 16_384
 
 
 def body(work: Work) -> None:
-    """Write boards, games and a report. If boards are missing but enough remain, print the shortage.
-
-    Raises SourceError if too few boards remain for a split and phase, or for a training step.
-    """
+    """Raises SourceError if too few boards remain for a split and phase, or for a training step."""
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
     wanted = boards_per_cell(settings.boards)

@@ -29,7 +29,7 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
-    # Pages show settings that differ from the defaults, the origin (the run that this run resumes), and the outputs' versions.
+    # Pages show defaults of settings, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
@@ -54,9 +54,9 @@ def body(work: Work) -> None:
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return a run's results from the output folders of `_INPUTS`; the keys of `folders` do not matter.
+    """Return a run's results from the outputs of `_INPUTS`, whatever the keys of `folders`.
 
-    `origin` is RUN/STEP of the checkpoint that a resumed run began from, or empty.
+    `origin` is RUN/STEP of the checkpoint that a resumed run began from.
     """
     outputs = {output.step: output for output in map(_Output, folders.values())}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
@@ -97,7 +97,6 @@ class _Output:
 def _measured(
     outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
 ) -> Iterator[Measurement]:
-    """Yield the measurements that exist, in the order of the steps."""
     rules: _Yardstick = {name: settings.get(name, "") for name in _RULES}
     pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
     ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}

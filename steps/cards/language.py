@@ -1,4 +1,4 @@
-"""Contents of a step's card (HTML page) for a language model: charts, and some prompts with their answers and rewards."""
+"""Charts of a language model's cards (HTML pages of steps), and some prompts with answers and rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Charts of a network's cards."""
+"""Charts of a network's cards (HTML pages of steps)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

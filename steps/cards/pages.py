@@ -30,7 +30,7 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return two charts of checkpoints: Elo against the pretrained policy, and held-out regret. A ring marks the peak."""
+    """Return charts of Elo against the pretrained policy and of held-out regret. A ring marks the peak."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
     # If the candidate is the peak, the ring marks the confirmation; otherwise it marks the peak's screening.
@@ -58,7 +58,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return notable moves on boards, seen by the player to move. Moves that GRPO changed most come first, if `decisions` has any."""
+    """Return notable moves on boards, seen by the player to move."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}
@@ -68,7 +68,6 @@ def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart
 
 
 def _figure(decision: NotableDecision) -> dict[str, Any]:
-    """Return a board's picture, the moves with value and probability, and the address of an analysis at Lichess."""
     board = chess.Board(decision.fen)
     valued = {"chosen": decision.chosen, "best": decision.best} | ({"before": decision.before} if decision.before else {})
     moves = {which: chess.Move.from_uci(move.move) for which, move in valued.items()}

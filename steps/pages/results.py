@@ -1,8 +1,8 @@
-"""`results.json`: a run's results, which the step `report` writes and `steps.pages.templates` and commands show.
+"""`results.json`: a run's results, which the step `report` writes.
 
-A part that was not measured is None; `Selection.sentence` has the reason. A run trains its pretrained policy, the "own start", by GRPO. The
-candidate is the checkpoint that may become champion. The ladder is a set of rated engine opponents. Regret is the mean win probability that
-a policy's best moves lose on held-out boards.
+A part that was not measured is None. A run trains its pretrained policy, the "own start", by GRPO. The candidate is the checkpoint that may
+become champion. The ladder is a set of rated engine opponents. Regret is the mean win probability that a policy's best moves lose on
+held-out boards.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ class Measurement(Document):
     decides: bool = False  # True for the verdict's row: the candidate's games against its own start.
     # Name -> value of the opponent, rules, ladder or boards; None if unknown. Only results with equal yardsticks can be compared.
     yardstick: dict[str, str | None]
-    output: str  # Hash of the step's output with the measurement; runs with equal hashes share the measurement.
+    output: str  # Hash of the output with the measurement.
 
 
 class Training(Document):
@@ -58,7 +58,7 @@ class Dataset(Document):
 
     @property
     def name(self) -> str:
-        """The three largest sources, such as "own.pgn, engine games", and the number of others."""
+        """The three largest sources, and the number of others."""
         sources = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
         names = ["engine games" if source == ENGINE else source for source in sources]
         return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")
@@ -77,8 +77,6 @@ class ResumedFrom(Document):
 
 
 class Results(Document):
-    """The document `results.json`."""
-
     format: Literal[3] = 3  # Changes with the meaning of any key.
     kind: str  # `network` or `language`.
     origin: ResumedFrom | None  # None for a new training.
