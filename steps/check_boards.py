@@ -1,4 +1,4 @@
-"""Check the dataset by the expectations of `data_checks` (rules of the library Great Expectations), and describe a dataset that passed."""
+"""Check the dataset by the expectations of `data_checks` (rules of the library Great Expectations), and describe the dataset."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _HISTOGRAMS: Final = {
 
 
 class ChecksError(PlainError, ValueError):
-    """The dataset fails an expectation; the message is the report."""
+    """The dataset fails an expectation."""
 
 
 def body(work: Work) -> None:

@@ -1,6 +1,6 @@
 """Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
 
-Each stage of `FRESH` is a match. Parallel tasks divide the openings of each match, and `select` joins the games.
+Each stage of `FRESH` is a match, whose openings parallel tasks divide.
 """
 
 from collections.abc import Callable, Iterator

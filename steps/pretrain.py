@@ -34,7 +34,7 @@ STEP: Final = Step(
 class Imitation(Document):
     """`learning_rate` and later fields are of the best step; losses and entropy are in nats."""
 
-    num_positions: int  # Training positions.
+    num_positions: int
     num_steps: int
     best_step: int  # Step with the lowest validation loss; its weights are saved.
     weights: str  # Hash of the saved weights.

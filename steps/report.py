@@ -1,4 +1,4 @@
-"""Write the run's results as one document, a page (the report), and the champion's model card.
+"""Write the run's results, the report and the champion's model card.
 
 "Champion before" is the registry's champion before this run.
 """
@@ -29,7 +29,7 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
-    # Pages show defaults of settings, the origin (the run that this run resumes), and the outputs' versions.
+    # Pages show defaults, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),

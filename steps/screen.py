@@ -1,7 +1,7 @@
 """Choose the candidate among the checkpoints, and fix the previous champion and the openings of all later games.
 
-Held-out regret (value that best moves lose on held-out boards) selects a few checkpoints. Games against the initial (pretrained) policy
-choose the candidate. The previous champion is the registry's.
+Held-out regret (value that best moves lose on held-out boards) selects the checkpoints that play. The initial policy is the pretrained
+policy; the previous champion is the registry's.
 """
 
 import math

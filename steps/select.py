@@ -1,4 +1,4 @@
-"""Judge the candidate, the checkpoint that `screen` chose, by later games; choose champion (to play) and peak (to resume from).
+"""Judge the candidate, the checkpoint that `screen` chose.
 
 `confirm` has played the candidate against the initial (pretrained) policy, with best moves (CONFIRMATION) and with moves sampled at T = 1
 (SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder of rated engine opponents ("rungs").

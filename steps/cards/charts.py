@@ -48,7 +48,7 @@ class Line:
     meaning: str = ""
 
     def summary(self) -> list[float | None]:
-        """Return the first, last, lowest and highest finite value, or four None."""
+        """Return the first and the last value, and the lowest and highest finite value; four None if no value is finite."""
         finite = self.values[np.isfinite(self.values)]
         return [None] * 4 if finite.empty else [self.values.iloc[0], self.values.iloc[-1], finite.min(), finite.max()]
 

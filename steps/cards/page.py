@@ -49,7 +49,7 @@ class Seen:
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return a document of the output, or None if the file is missing. Raises CorruptError or DocumentError."""
+        """Return None if the file is missing. Raises CorruptError or DocumentError."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:

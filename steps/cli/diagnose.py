@@ -43,7 +43,7 @@ def command(names: tuple[str, ...]) -> int:
 
 
 def _columns(history: History) -> str:
-    """Return the used and unused columns as text; for a history of this project, only columns that this code does not know."""
+    """Return the used and unused columns; for a history of this project, only columns that this code does not know."""
     if not history.is_ours:
         return history.columns_text()
     unknown = [column for column in history.unused if column not in METRICS and column not in ("time", "aside", "record")]

@@ -33,7 +33,6 @@ def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
 
 
 def open_in_browser(address: str) -> None:
-    """Open a page, if there is a desktop."""
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
         webbrowser.open(address)
 

@@ -37,7 +37,7 @@ class ContestantError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
+    """A policy has `model`, an engine has `limit`, a random mover has neither."""
 
     text: str  # As typed.
     model: str = ""  # A policy's name or folder, as `POLICY_NAMES` describes.
@@ -74,7 +74,7 @@ class Entrant:
 
     player: "Player"
     about: str  # Text as typed; for a policy also run, step and hash, for an engine also name and hash.
-    move_probabilities: "MoveProbabilities | None" = None  # A policy's probabilities, for comments in games.
+    move_probabilities: "MoveProbabilities | None" = None  # For comments in games.
 
 
 @contextmanager

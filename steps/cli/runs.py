@@ -50,7 +50,7 @@ def status_of(run: Run) -> str:
 
 
 def origin_of(run: Run) -> str:
-    """Return the checkpoint that a run resumed from; empty for a new training."""
+    """Return the checkpoint that a run resumed from."""
     origin = run.facts["origin"]
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 

@@ -23,7 +23,7 @@ _QUIET: Final = {
 def command(port: int) -> int:
     """Start the MLflow UI on the runs in CHESS_GRPO_HOME; only this machine can open the page.
 
-    If MLFLOW_TRACKING_URI names a database, shows the runs in it. If it names a server, prints the address of the server's page of runs.
+    If MLFLOW_TRACKING_URI names a database, shows the database's runs. If it names a server, prints the address of the server's page.
     """
     machine = Machine.here()
     is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")

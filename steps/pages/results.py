@@ -22,8 +22,6 @@ _MAX_SOURCES: Final = 3
 
 
 class Measurement(Document):
-    """A result of games, or regret on held-out boards."""
-
     name: str  # Label on pages, the same in all runs.
     unit: Unit
     estimate: Estimate  # Value and interval; games count as played.
@@ -51,8 +49,6 @@ class Training(Document):
 
 
 class Dataset(Document):
-    """A run's boards, from `join_boards`."""
-
     boards: Boards
     output_hash: str
 
@@ -86,7 +82,7 @@ class Results(Document):
     regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate; None if not measured.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
-    training: Training  # From the report of `finetune`.
+    training: Training
     findings: Diagnosis | None  # None if the diagnosis did not run.
     settings: dict[str, Any]  # Dotted name -> value, of all settings that steps read.
     engine: str
@@ -103,5 +99,5 @@ def read_results(path: Path) -> Results:
 
 
 def read_dataset(path: Path, output_hash: str) -> Dataset:
-    """Return the dataset of `join_boards`'s report. Raises as `read_results`."""
+    """Raises as `read_results`."""
     return Dataset(boards=read_document(path, Boards), output_hash=output_hash)

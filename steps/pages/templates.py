@@ -65,7 +65,7 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
 
 
 def page(template: str, **facts: Any) -> str:
-    """Render NAME.md.j2 of this folder with the template's variables."""
+    """Render NAME.md.j2 of this folder."""
     return _environment().get_template(f"{template}.md.j2").render(**facts)
 
 
@@ -130,7 +130,6 @@ def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> lis
 
 
 def _estimate_text(estimate: Estimate, unit: Unit) -> str:
-    """Return an estimate with its interval as text; a score also in Elo."""
     text = estimate.text(unit, suffix=" Elo" if unit == Unit.ELO else "")
     return text if unit != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 

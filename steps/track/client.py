@@ -106,7 +106,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return the variables or the file that hold an account for this kind of store; empty without an account."""
+    """Return the variables or the file with an account for this kind of store; empty without an account."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")

@@ -45,7 +45,7 @@ class NotFoundError(PlainError, LookupError):
 class FoundPolicy:
     """A policy on this machine. If a manifest records the files' hashes, they were verified."""
 
-    folder: Path  # Weights and configuration.
+    folder: Path
     run: str  # Metaflow's id, or the folder's name if the id is unknown.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
     record: Run | None = field(default=None, compare=False)  # None for a folder, or if this store has no records of the run.
@@ -70,7 +70,7 @@ class NamedPolicy:
     version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
-        """Return the policy after downloading missing files. Raises as `find_policy`."""
+        """Download missing files. Raises as `find_policy`."""
         return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
@@ -87,7 +87,7 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name begins like a path (`.`, `~`, `/`) or is an existing folder. `last`, aliases and versions are never folders."""
+    """Return whether a name begins like a path (`.`, `~`, `/`) or is an existing folder."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 

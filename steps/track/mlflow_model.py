@@ -18,10 +18,10 @@ warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyTyp
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
 
-POLICY: Final = "policy"  # Folder in `files` of `write_model`.
+POLICY: Final = "policy"
 _CODE: Final = Path(__file__).with_name("mlflow_code.py")
 _LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
-LIBRARY: Final = "grpo.zip"  # In a model's folder `code`.
+LIBRARY: Final = "grpo.zip"
 _NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")  # Packages for every kind of policy.
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",

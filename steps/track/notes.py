@@ -7,7 +7,7 @@ from steps import STEPS
 from steps.run.records import Attempt
 from steps.run.step import Step
 
-# Metric that shows whether GRPO learns -> title of its chart. Numbers set the order.
+# Metric -> title of its chart; numbers set the order.
 MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",
     "language/reward_mean": "1 reward mean",
@@ -31,7 +31,7 @@ def tracked_name(metric: str) -> str:
 
 
 def run_name(step: str, part: str = "") -> str:
-    """Return the name of a step's run in MLflow; `part` names one of a step's parallel tasks.
+    """Return the name of a step's run in MLflow.
 
     >>> run_name("finetune"), run_name("confirm", "2 of 2")
     ('07 finetune', '09 confirm 2 of 2')

@@ -42,7 +42,7 @@ _LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the attempt that 
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-_LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000 (mlflow.utils.validation).
+_LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
 _LONGEST_DIGEST: Final = 36  # Characters in MLflow's column.
 _LONGEST_NAME: Final = 500  # Characters in MLflow's column.
@@ -92,7 +92,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Fill `reasons`. A tracking store that does not answer gets no second request, which would take seconds."""
+    """A tracking store that does not answer gets no second request, which would take seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -106,8 +106,6 @@ def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again:
 
 
 class _View:
-    """One run in its tracking store."""
-
     def __init__(self, run: Run, store: Store, machine: Machine, known: Known, *, again: bool = False) -> None:
         self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
         self.is_away = False
@@ -154,7 +152,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note a refusal by the tracking store, or a damaged file on this machine, and go on after the block."""
+        """Note a refusal or a damaged file, and go on after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield

@@ -64,7 +64,7 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
 _DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
-_EVEN: Final = 0.5  # Score of two equal policies.
+_EVEN: Final = 0.5
 _MAX_FILES: Final = 1_000  # Per version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
@@ -103,7 +103,7 @@ class Version:
     preset: str
     number: int
     run: str  # Metaflow's id.
-    role: str  # `champion` or `peak`; also the folder in the output.
+    role: str  # `champion` or `peak`.
     output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
@@ -187,7 +187,7 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Copy the outputs behind a registered peak from MLflow into the store. Raises as `fetch`.
 
-    Returns the settings, step -> output, and lines about `data`, `verdict` and `findings`, all of the run that made the peak.
+    Returns the settings, step -> output, and lines about `data`, `verdict` and `findings` of the run that made the peak.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     path = folder / "origin" / ORIGIN
@@ -317,7 +317,7 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
 
 
 def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with an alias or a number such as `v7`, None if missing, or a ForeignError if this code cannot read it."""
+    """Return the version with an alias or a number such as `v7`, or a ForeignError if this code cannot read it."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
