@@ -21,7 +21,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="baseline",
-    says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
+    says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, a rating on the ladder, and the"
     " regret (win probability lost per move) on held-out boards.",
     reads=("seed", "evaluation"),
     reads_kind=True,

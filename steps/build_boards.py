@@ -28,7 +28,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="build_boards",
-    says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
+    says="Makes one task's part of the dataset: positions from games, with Stockfish's value of every legal move.",
     reads=("seed", "boards", "evaluation.heldout_depth"),
     outside=(Outside.SOURCES,),
     is_inherited=True,

@@ -21,7 +21,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="confirm",
-    says="Plays one task's part of the games that judge the candidate: new games, in pairs with both colors, from new openings.",
+    says="Plays one task's part of the games that judge the candidate: in pairs with both colors, from new openings.",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("pretrain", "finetune", "screen"),

@@ -23,8 +23,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="join_boards",
-    says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
-    " one game are in one split.",
+    says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split.",
     reads=("seed", "boards", "evaluation.heldout_depth", "grpo.states_per_step"),
     outside=(Outside.SOURCES,),
     joins="unit-*",

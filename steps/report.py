@@ -28,7 +28,7 @@ from steps.run.work import Work, read_history
 _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select")
 STEP: Final = Step(
     name="report",
-    says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
+    says="Writes the run's results as one document, the report as a page, and the champion's model card.",
     # Pages show defaults, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),

@@ -40,7 +40,7 @@ from steps.run.work import Work, read_history
 STEP: Final = Step(
     name="screen",
     says="Selects one candidate among a few checkpoints by games against the pretrained policy. After each round the weaker half"
-    " drops out (sequential halving). These games are never reported as the candidate's strength.",
+    " drops out (sequential halving).",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "finetune"),

@@ -56,8 +56,8 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="select",
-    says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
-    " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
+    says="Decides by the new games whether the candidate is significantly better than the pretrained policy and than the"
+    " previous champion. Chooses two policies: `champion`, to play, and `peak`, to resume from.",
     reads=("seed", "boards.depth", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "calibrate", "finetune", "screen"),

@@ -24,7 +24,7 @@ _BEFORE: Final = "#5d6673b0"
 
 
 def gain_chart(decision: Selection) -> list[CardPart]:
-    note = "Adjudicated: a draw by repetition, fifty moves or the ply cap counts as a win for the side that Stockfish finds better."
+    note = "Adjudicated: draws by repetition, fifty moves or the ply cap count as wins of the side that Stockfish finds better."
     bars = [Interval(label, gain, "games") for label, gain in decision.gains.items()]
     return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
 

@@ -90,6 +90,6 @@ def _text(result: MatchResult) -> str:
         ("games", f"won {report.wins:,}, drawn {report.draws:,}, lost {report.losses:,}"),
         ("ends", ", ".join(f"{end} {count:,}" for end, count in report.ends.items() if count)),
         *(("answers", f"{getattr(result, player)}: {counts}") for player, counts in report.answers.items() if counts.num_failed),
-        ("sample", f"{report.num_openings:,} distinct openings, a pair of games for each"),
+        ("sample", f"{report.num_openings:,} distinct openings, two games each"),
     ]
     return f"{result.first} against {result.second}\n{text_table(rows, indent='  ')}"
