@@ -25,7 +25,7 @@ STEPS: Final = (
 
 
 def __getattr__(name: str) -> Any:
-    """Import a step's module at its first use, because torch takes seconds and not every process needs it."""
+    """Import a step's module at its first use, because torch takes seconds."""
     if name not in STEPS:
         raise AttributeError(name)
     return import_module(f"steps.{name}")

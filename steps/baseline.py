@@ -71,7 +71,7 @@ def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> di
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import Interval, interval_parts  # Imports Altair: 0.5 s.
+    from steps.cards.charts import Interval, interval_parts  # Slow.
     from steps.cards.pages import decision_boards
 
     if (report := seen.document(BaselineReport)) is None:

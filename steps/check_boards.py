@@ -33,7 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Pages that Great Expectations writes; not hashed, because the pages contain times.
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages, not hashed, because they contain times.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
@@ -86,7 +86,7 @@ def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import histogram  # Imports Altair: 0.5 s.
+    from steps.cards.charts import histogram  # Slow.
 
     head = page_part("dataset", seen=seen)
     if (report := seen.document(CheckedBoards)) is None:

@@ -31,7 +31,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write this task's games by stage; `SharedGame.pair` is the opening's index in the complete match."""
+    """Write the games by stage; `SharedGame.pair` is the opening's index in the complete match."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
@@ -51,7 +51,6 @@ def body(work: Work) -> None:
 
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
-    """Yield the candidate and the candidate's opponent in a stage."""
     opponent = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
     policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(opponent)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))

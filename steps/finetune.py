@@ -97,7 +97,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Imports Altair: 0.5 s.
+    from steps.cards.training import charts  # Slow.
 
     report, records, diagnosis = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS)
     events = [(record.step, event) for record in records for event in record.events]

@@ -1,4 +1,4 @@
-"""Names of files in the steps' outputs, and names of policies. A comment begins with the steps that write the file."""
+"""Names of files in the steps' outputs, with the steps that write them, and names of policies."""
 
 from typing import Final
 

@@ -65,7 +65,7 @@ def body(work: Work) -> None:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Imports Altair: 0.5 s.
+    from steps.cards.training import charts  # Slow.
 
     head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS)
     return [head, *charts(seen, "pretrain")]

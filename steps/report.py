@@ -158,7 +158,7 @@ def _rating(name: str, place: Placement | None, yardstick: _Yardstick, output: s
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.pages import gain_chart, ladder_chart  # Imports Altair: 0.5 s.
+    from steps.cards.pages import gain_chart, ladder_chart  # Slow.
 
     if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

@@ -95,7 +95,6 @@ def body(work: Work) -> None:
 
 
 def _judge(work: Work, screened: Screened, step: int) -> Selection:
-    """Return the decision and its measurements; write games and notable moves."""
     openings, ladder = screened.openings, read_ladder(work.inputs["calibrate"])
     boards = read_boards(work.inputs["join_boards"])
     screening_games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
@@ -221,7 +220,7 @@ def _metrics(matches: Mapping[str, MatchResult], ratings: Mapping[str, Estimate]
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.pages import checkpoint_charts, decision_boards  # Imports Altair: 0.5 s.
+    from steps.cards.pages import checkpoint_charts, decision_boards  # Slow.
 
     if (decision := seen.document(Selection)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

@@ -61,7 +61,6 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
 
 
 def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, details: Mapping[str, str], tracking: str) -> RunFacts:
-    """Return the run's facts; print the origin of a resumed run."""
     plain, origin = job["settings"], job["origin"]
     tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": details["stockfish"]}
     if origin is None:
@@ -95,7 +94,6 @@ def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, det
 
 
 def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFacts, details: Mapping[str, str]) -> str:
-    """Return the constant part of the run's description in Markdown."""
     rows = "\n".join(["| setting | here |", "| --- | --- |", *(f"| `{name}` | {value} |" for name, value in differences.items())])
     dirty = " with uncommitted changes" if code["is_dirty"] else ""
     return f"""## Configuration

@@ -124,7 +124,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
-    """Return stacked bars with a color for each class; `x` and `y` are the axes' titles."""
+    """`x` and `y` are the axes' titles."""
     names = counted.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}

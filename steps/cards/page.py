@@ -65,7 +65,7 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML; each section (`##`) unfolds on a click. HTML in the text is escaped; Metaflow's component keeps HTML."""
+    """Return Markdown as HTML; each section (`##`) unfolds on a click. HTML in the text is escaped."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')

@@ -1,4 +1,4 @@
-"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for moves.
+"""Card parts about a policy's strength.
 
 The candidate is the checkpoint that games chose; confirmation games, played afterwards, judge the candidate. The peak is the checkpoint to
 resume from. Held-out regret is the value that best moves lose on held-out boards. The ladder is a set of rated opponents ("rungs").
@@ -30,7 +30,7 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return charts of Elo against the pretrained policy and of held-out regret. A ring marks the peak."""
+    """Return charts of Elo and of held-out regret."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
     # If the candidate is the peak, the ring marks the confirmation; otherwise it marks the peak's screening.

@@ -63,7 +63,7 @@ def _input(names: Sequence[str]) -> tuple[str, History, Settings | None]:
 def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None]:
     """Return a title, the run's GRPO history, and the run's settings (None for a folder, or if unreadable).
 
-    `name` is a run's, or a folder with a history. `last` is the newest run with a history, even if the run failed.
+    `name` is a run's, or a folder with a history. `last` is the newest run with a history.
     """
     if is_folder(name):
         if (path := _history_file(Path(name))) is None:
@@ -80,7 +80,6 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
 
 
 def _history_of(run: Run, store: Store) -> Path | None:
-    """Return the history in the output of `finetune`, else in the progress folder of its last attempt."""
     if (finetuned := run.output_of("finetune")) is not None:
         return store.file(finetuned, HISTORY)
     attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]

@@ -94,7 +94,6 @@ def _code(policies: Iterable[tuple[str, str]]) -> str:
 
 
 def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
-    """Run the unfinished runs one by one, each with a log file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
     click.echo(f"Sweep {folder.name}: {len(plan)} runs, {len(finished)} of them are finished")
@@ -109,10 +108,7 @@ def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
 
 
 def _run_flow(run: PlannedRun, sweep: str, log: Path, prefix: str) -> int:
-    """Run the flow and return its exit code. All output goes to `log`; lines about steps are also printed.
-
-    If this process is killed, the flow saves a checkpoint and ends.
-    """
+    """Return the flow's exit code. If this process is killed, the flow saves a checkpoint and ends."""
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), SWEEP_VARIABLE: f"{sweep}/{run.key}"}
     arguments = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run"]
     with (

@@ -37,7 +37,7 @@ def command(port: int) -> int:
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
-    # Without `workflowType`, MLflow 3 opens a page for language models instead of the table of runs.
+    # Without `workflowType`, MLflow 3 opens a page for language models.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_server:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")

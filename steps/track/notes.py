@@ -40,6 +40,5 @@ def run_name(step: str, part: str = "") -> str:
 
 
 def step_note(step: Step, attempt: Attempt) -> str:
-    """Return the step's purpose in Markdown, after an error with status and error."""
     error = "".join(f"> {line}\n" for line in attempt.error.splitlines())
     return f"**{attempt.status.capitalize()}**\n\n{error}\n{step.says}" if error else step.says

@@ -102,7 +102,6 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with address or account, and the remedy; empty for other errors."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"

@@ -1,4 +1,4 @@
-"""Logs runs to MLflow from run records and step journals (one line per record of metrics). A repeated call logs nothing twice.
+"""Logs runs to MLflow from run records and step journals (one line per record of metrics), and nothing twice.
 
 - A run has one parent run in MLflow. Each step, and each part of a step with parallel tasks, has one child run, to which all attempts
   (tries of a task) log.
@@ -44,8 +44,9 @@ _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
-_LONGEST_DIGEST: Final = 36  # Characters in MLflow's column.
-_LONGEST_NAME: Final = 500  # Characters in MLflow's column.
+# Characters in MLflow's columns.
+_LONGEST_DIGEST: Final = 36
+_LONGEST_NAME: Final = 500
 SECONDS: Final = 30.0  # Longest wait for a server when a run starts, ends or is listed.
 Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (metric, step) of the rows in MLflow.
 
@@ -174,7 +175,6 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Send an attempt's missing rows to its child, and the main metrics' rows also to the parent."""
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)

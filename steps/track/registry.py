@@ -210,7 +210,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return a step's output; create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
+    """Create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
@@ -252,7 +252,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
-    """Set the alias if `offered` wins it. Return the end of a line, such as "is version 7"."""
+    """Return the end of a line, such as "is version 7"."""
     preset, current = offered.preset, _find_version(role, offered.preset, client)
     if isinstance(current, ForeignError):
         return f"stays: {current}"
@@ -271,10 +271,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
-    """Log a policy's MLflow model to the parent's artifacts, a peak's with the outputs that a resumed run needs.
-
-    Returns the model's address and the hash of the files' hashes.
-    """
+    """Return the logged model's address and the hash of the files' hashes. A peak's model has the outputs that a resumed run needs."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
@@ -317,7 +314,6 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
 
 
 def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with an alias or a number such as `v7`, or a ForeignError if this code cannot read it."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)

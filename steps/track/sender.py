@@ -16,7 +16,6 @@ _SECONDS_AFTER_FAILURE: Final = 30.0
 
 
 def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
-    """Return an attempt's journal from its output, or else from this machine's progress folder."""
     if attempt.output is not None:
         try:
             return read_journal(store.file(attempt.output, JOURNAL).parents[1])

@@ -23,7 +23,7 @@ _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 1
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return a sender to W&B. Return None if mirroring is off or a container's disk would lose offline files."""
+    """Return None if mirroring is off or a container's disk would lose offline files."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None
@@ -44,7 +44,6 @@ class _Mirror:
         self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
-        """Send new lines. At the attempt's end, close W&B's run, and print the command that uploads offline files."""
         if self._is_complete:
             return ""
         logged = self._logged = self._logged or self._init(run, attempt)
@@ -75,7 +74,6 @@ class _Mirror:
         return f"wandb sync {shlex.quote(str(folder))}/offline-run-*" if is_open else ""
 
     def _init(self, run: Run, attempt: Attempt) -> Any:
-        """Return W&B's run; offline if W&B cannot be reached."""
         import wandb
 
         (self._home / _FOLDER).mkdir(parents=True, exist_ok=True)
