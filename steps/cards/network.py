@@ -31,7 +31,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "entropy by phase at T = 1",
             (*with_parts("grpo/entropy", PHASES), "grpo/log_num_legal"),
-            "If entropy stays below the red line, GRPO raises it or stops. Entropy cannot exceed the logarithm of the number of legal moves.",
+            "If entropy stays below the red line, GRPO raises it or stops. Entropy cannot exceed ln(number of legal moves).",
             (HEALTHY, CRITICAL),
         ),
         Figure(

@@ -42,7 +42,7 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
         Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted(decision.heldout_regret_best.items())
     ]
-    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides; its games were played after the choice."
+    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides."
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
         *interval_parts("Checkpoints: Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note),
