@@ -1,6 +1,6 @@
 """Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
 
-Each stage of `FRESH` is a match, whose openings parallel tasks divide.
+Each stage of `FRESH` is a match. Parallel tasks divide the match's openings.
 """
 
 from collections.abc import Callable, Iterator

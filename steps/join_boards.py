@@ -48,7 +48,7 @@ def body(work: Work) -> None:
         shortage = shortage_text(wanted, missing, report, settings.boards)
         if reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step):
             raise SourceError(f"{shortage}\n{reason}")
-        print(f"{shortage}\nThe run continues with these: there is less to learn from, and measurements on them are less certain.")
+        print(f"{shortage}\nThe run continues with fewer boards: it learns less, and its measurements are less certain.")
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))

@@ -29,14 +29,14 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the run's results as one document, the report as a page, and the champion's model card.",
-    # Pages show defaults, the origin (the run that this run resumes), and the outputs' versions.
+    # Pages show settings with defaults, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards. Measurements with equal yardsticks are comparable.
+_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards.
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings that change a game's result.
 _REGRET: Final = "heldout/regret_best"
 

@@ -43,17 +43,17 @@ class Seen:
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the step's records, a reused output's from its file."""
+        """Return the step's records; a reused output's records come from a file."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return None if the file is missing. Raises CorruptError or DocumentError."""
+        """Return a document, or None if the file is missing. Raises CorruptError or DocumentError."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
-        """Return JSON's content, another file's text, or an empty dict if the file is missing."""
+        """Return a JSON file's content, another file's text, or an empty dict if the file is missing."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")

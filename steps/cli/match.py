@@ -54,7 +54,7 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a file that exists, or that could not be written after the games."""
+    """Raise ConfigError for a file that exists or could not be written after the games."""
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} already exists; name another file, or remove it")

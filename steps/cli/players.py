@@ -37,7 +37,7 @@ class ContestantError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A policy has `model`, an engine has `limit`, a random mover has neither."""
+    """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
 
     text: str  # As typed.
     model: str = ""  # A policy's name or folder, as `POLICY_NAMES` describes.

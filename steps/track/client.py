@@ -24,13 +24,13 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# Log no tracebacks, because the exceptions are raised, and no progress of creating a database.
+# No tracebacks, because the exceptions are raised, and no progress of a database's creation.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 
 EXPERIMENT: Final = "chess-grpo"
-RUN: Final = "chess_grpo.run"  # Tag of a run's parent: Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
-CHILD: Final = "chess_grpo.child"  # Tag of a child run (PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
+RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
+CHILD: Final = "chess_grpo.child"  # Tag of a child (a step: PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
@@ -51,7 +51,7 @@ class TrackingStore:
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the tracking store at `belongs_to`, an address without secrets. If this machine's store has that address, use its secrets.
+        """Return the tracking store at `belongs_to`, an address without secrets. This machine's secrets for the address are added.
 
         Raises TrackingAwayError if the SQLite file is missing, or if the environment has an account for another server.
         """

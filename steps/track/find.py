@@ -66,7 +66,7 @@ class NamedPolicy:
     run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Folder in the output (a version's role); empty if the output itself is the policy.
+    part: str  # Folder in the output, for a version the role; empty if the output is the policy.
     version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
@@ -93,7 +93,7 @@ def is_folder(name: str) -> bool:
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run called `name`, `last` or a run's id. Raises NotFoundError, whose message lists the allowed `names`.
+    """Return the run called `name`, which is `last` or a run's id. Raises NotFoundError, whose message has `names`.
 
     `last` is the newest run for which `has` is true, by default the newest run that has ended.
     """

@@ -26,8 +26,8 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return a row per FEN of the first column: `moves` (legal moves in UCI, likeliest first) and `probabilities`.
 
-        Both are empty lists if the game is over. A language model gives at most one move and no probabilities. Raises MlflowException (a
-        server's status 400) for an invalid FEN.
+        Both are empty lists if the game is over. A language model gives at most one move and no probabilities. Raises MlflowException for
+        an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

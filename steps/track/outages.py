@@ -82,7 +82,7 @@ def address_fault(address: str) -> str:
 
 
 def proxy_of(address: str) -> str:
-    """Return an address's proxy and the proxy's variable as text; empty without a proxy."""
+    """Return an address's proxy and the proxy's environment variable as text; empty without a proxy."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):

@@ -1,4 +1,4 @@
-"""Logs runs to MLflow from run records and step journals (one line per record of metrics), and nothing twice.
+"""Logs runs to MLflow from run records and step journals (one line per record of metrics). No row is logged twice.
 
 - A run has one parent run in MLflow. Each step, and each part of a step with parallel tasks, has one child run, to which all attempts
   (tries of a task) log.

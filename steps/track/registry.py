@@ -259,7 +259,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
     if role == PEAK:
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
-        # A policy that became champion after this run's games stays, because this run has not played it.
+        # A policy that became champion after this run's games stays: this run has not beaten that policy.
         has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:

@@ -59,7 +59,7 @@ def sweep_name(plan: Sequence[PlannedRun]) -> str:
 
 
 def _lines(option: str) -> list[str]:
-    """`option` is `key=a,b`."""
+    """Return a TOML line for each value of `key=a,b`."""
     key, sign, text = (part.strip() for part in option.partition("="))
     if key == "seed":
         raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
