@@ -27,6 +27,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
 
     Args:
         config: All settings (`settings`) and the settings of the user's text (`keys`), both nested.
+        run: Metaflow's id.
         is_fresh: Recompute every output.
         resume_from: Checkpoint to resume from, such as RUN/STEP or `peak` (`find_origin`); empty for a new training.
 
