@@ -27,7 +27,7 @@ def command(last: int) -> int:
         return 0
     print("\n".join(_lines(run, store) for run in newest[:last]))
     more = f" (--last {2 * last} lists earlier runs)" if len(newest) > last else ""
-    print(f"{len(newest[:last])} runs of {store}{more}; `chess-grpo show RUN` has the details of a run")
+    print(f"{len(newest[:last])} runs of {store}{more}; `chess-grpo show RUN` has a run's details")
     return 0
 
 
