@@ -42,7 +42,7 @@ def body(work: Work) -> None:
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # `players` plays games, `pool` evaluates moves. The two engines take turns, so one core is enough.
+    # `players` plays games, `pool` evaluates moves. The engines take turns, so one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0

@@ -1,4 +1,4 @@
-"""Check the dataset by the expectations of `data_checks` (rules of the library Great Expectations), and describe the dataset."""
+"""Check the dataset by `data_checks` (expectations of the library Great Expectations), and describe the dataset."""
 
 from collections import Counter
 from collections.abc import Sequence

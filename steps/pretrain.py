@@ -37,7 +37,7 @@ class Imitation(Document):
     num_positions: int
     num_steps: int
     best_step: int  # Step with the lowest validation loss; its weights are saved.
-    weights: str  # Hash of the saved weights.
+    weights: str  # Hash.
     learning_rate: float
     train_loss: float  # Mean since the previous validation measurement.
     validation_loss: float

@@ -63,7 +63,7 @@ class Figure:
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
-        """Return the chart of a history, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
+        """Return a history's chart, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
         [unit] = {METRICS[name][0] for name in self.names}  # Fails for metrics with different units.
         lines = [
             Line(

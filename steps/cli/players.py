@@ -73,7 +73,7 @@ class Entrant:
     """An opened player."""
 
     player: "Player"
-    about: str  # Text as typed; for a policy also run, step and hash, for an engine also name and hash.
+    about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
     move_probabilities: "MoveProbabilities | None" = None  # For comments in games.
 
 

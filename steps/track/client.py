@@ -68,7 +68,7 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError if `address` of artifacts is neither the server's own nor in cloud storage."""
+        """Raise TrackingRefusedError unless artifacts' `address` is the server's, in cloud storage, or a folder of this machine's store."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")

@@ -66,7 +66,7 @@ class NamedPolicy:
     run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Folder in the output, for a version the role; empty if the output is the policy.
+    part: str  # Folder in the output (the role of a version); empty if the output is the policy.
     version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:

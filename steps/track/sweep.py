@@ -17,7 +17,7 @@ from steps.run.records import Run, Runs
 from steps.run.store import Store
 
 SWEEP: Final = "chess_grpo.sweep"  # Run's tag: SWEEP_NAME/RUN_KEY.
-SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Variable that gives the tag to the process that starts a run.
+SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Environment variable with the tag.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
