@@ -29,7 +29,7 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the run's results as one document, the report as a page, and the champion's model card.",
-    # Pages show settings with defaults, the origin (the run that this run resumes), and the outputs' versions.
+    # Pages show which settings differ from the defaults, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
@@ -66,7 +66,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
             candidate |= record.metrics
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
     settings = {name: value for output in outputs.values() for name, value in flattened(output.parts["settings"]).items()}
-    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)  # Each kind of policy has its own fields.
+    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
         kind=settings["policy.kind"],
