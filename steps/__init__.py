@@ -21,11 +21,11 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""Steps in the order of the flow. Other tables of steps derive from this tuple."""
+"""Steps in the order of the flow."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a step's module at its first use, because torch takes seconds and not every process needs it."""
+    """Import a step's module at its first use, because torch takes seconds."""
     if name not in STEPS:
         raise AttributeError(name)
     return import_module(f"steps.{name}")

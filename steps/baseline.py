@@ -1,8 +1,4 @@
-"""Measure the pretrained policy's strength before GRPO changes it.
-
-The policy plays a random mover, Stockfish, and the ladder: opponents ("rungs") that `calibrate` rated. Held-out boards, which no training
-uses, give the policy's regret.
-"""
+"""Measure the pretrained policy before GRPO changes it. The ladder's opponents are called rungs; `calibrate` rated them."""
 
 from typing import Final
 
@@ -25,7 +21,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="baseline",
-    says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, its rating on the ladder, and its"
+    says="Measures the pretrained policy before GRPO: games against a random mover and Stockfish, a rating on the ladder, and the"
     " regret (win probability lost per move) on held-out boards.",
     reads=("seed", "evaluation"),
     reads_kind=True,
@@ -62,7 +58,7 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
-    """Play a random mover and Stockfish at 1 node per move; return opponent's name -> match."""
+    """Return opponent's name -> match."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}
@@ -75,7 +71,7 @@ def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> di
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import Interval, interval_parts  # Imports Altair: 0.5 s.
+    from steps.cards.charts import Interval, interval_parts  # Slow.
     from steps.cards.pages import decision_boards
 
     if (report := seen.document(BaselineReport)) is None:

@@ -1,4 +1,4 @@
-"""Build one task's part of the dataset: boards (positions from games) with a Stockfish value of every legal move.
+"""Build one task's part of the dataset.
 
 The dataset has `boards.num_units` units, which parallel tasks divide. Each unit fills a quota: a number of boards per split and game phase.
 """
@@ -28,7 +28,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="build_boards",
-    says="Finds positions in games and has Stockfish evaluate every legal move of each: one task's part of the dataset.",
+    says="Makes one task's part of the dataset: positions from games, with Stockfish's value of every legal move.",
     reads=("seed", "boards", "evaluation.heldout_depth"),
     outside=(Outside.SOURCES,),
     is_inherited=True,
@@ -36,14 +36,13 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write each unit's boards and games, and one report of all units."""
-    # Imported objects live until the end. `freeze` exempts them from garbage collection, which took a fifth of the step's own time.
+    # Without `freeze`, garbage collection of imported objects takes a fifth of the step's own time.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # `players` plays games, `pool` evaluates all moves. The two engines take turns, so one core is enough.
+    # `players` plays games, `pool` evaluates moves. The engines take turns, so one core is enough.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
@@ -63,7 +62,7 @@ def body(work: Work) -> None:
 
 
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:
-    """Return one table row per position; discard positions whose search failed."""
+    """Discards positions whose search failed."""
 
     def tables(searched: Sequence[Position], depth: int, num_deep: int) -> Iterator[ValueTable | EngineError]:
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)

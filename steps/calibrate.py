@@ -1,7 +1,4 @@
-"""Rate the ladder's opponents ("rungs": a random mover to Stockfish) by games against each other.
-
-The step reads neither dataset nor policy, so runs with equal ladder settings share the output.
-"""
+"""Rate the ladder's opponents ("rungs": a random mover to Stockfish) by games against each other."""
 
 from typing import Final
 
@@ -35,11 +32,10 @@ STEP: Final = Step(
     resources="games",
     is_registered=True,
 )
-_SEED: Final = 0  # Not the run's seed, so runs share a ladder.
+_SEED: Final = 0  # Not the run's seed, so runs with equal ladder settings share the output.
 
 
 def body(work: Work) -> None:
-    """Write the ladder: rungs, ratings (Elo above a random mover) with intervals and covariance, and matches."""
     rungs = make_rungs(work.settings.evaluation)
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})

@@ -1,4 +1,4 @@
-"""Check the dataset by the expectations of `data_checks` (rules of the library Great Expectations), and describe a dataset that passed."""
+"""Check the dataset by `data_checks` (expectations of the library Great Expectations), and describe the dataset."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Pages that Great Expectations writes; not hashed, because the pages contain times.
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages, not hashed, because they contain times.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
@@ -45,11 +45,11 @@ _HISTOGRAMS: Final = {
 
 
 class ChecksError(PlainError, ValueError):
-    """The dataset fails an expectation; the message is the report."""
+    """The dataset fails an expectation."""
 
 
 def body(work: Work) -> None:
-    """Write report, summary, and Great Expectations' own pages. Raises ChecksError if an expectation fails."""
+    """Raises ChecksError if an expectation fails."""
     boards, settings = work.inputs["join_boards"], work.settings
     table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
     report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
@@ -62,7 +62,6 @@ def body(work: Work) -> None:
 
 
 def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
-    """Return counts by phase and split, and histograms of move values, legal moves, plies, and players' ratings."""
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
     counted = Counter(zip(phases.tolist(), splits, strict=True))
     sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])
@@ -87,7 +86,7 @@ def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import histogram  # Imports Altair: 0.5 s.
+    from steps.cards.charts import histogram  # Slow.
 
     head = page_part("dataset", seen=seen)
     if (report := seen.document(CheckedBoards)) is None:

@@ -1,6 +1,6 @@
 """Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
 
-Each stage of `FRESH` is a match. Parallel tasks divide the openings of each match, and `select` joins the games.
+Each stage of `FRESH` is a match. Parallel tasks divide the match's openings.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="confirm",
-    says="Plays one task's part of the games that judge the candidate: new games, in pairs with both colors, from new openings.",
+    says="Plays one task's part of the games that judge the candidate: in pairs with both colors, from new openings.",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("pretrain", "finetune", "screen"),
@@ -31,11 +31,11 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write this task's games by stage; `SharedGame.pair` is the index of a game's opening in the complete match."""
+    """Write the games by stage; `SharedGame.pair` is the opening's index in the complete match."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
-        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))  # Opens a policy once for all stages.
+        opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
         num_sharing = 1 if work.machine.is_container else work.part.count  # Outside of containers, tasks divide one machine's cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
@@ -51,7 +51,6 @@ def body(work: Work) -> None:
 
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
-    """Yield the candidate and the candidate's opponent in a stage, each with its own random stream."""
     opponent = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
     policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(opponent)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))

@@ -1,4 +1,4 @@
-"""The last step: mark the run as finished, send records that MLflow does not have, and return the run's results and closing text."""
+"""The last step."""
 
 from typing import Any
 
@@ -13,7 +13,9 @@ from steps.run.store import Store
 
 
 def end(flow: Any) -> tuple[dict[str, Any], str]:
-    """Return (results, closing text). The results are JSON-able, with the files' paths in `where` and the run's id in `run`.
+    """Mark the run as finished, log missing records to MLflow, and return (results, closing text).
+
+    The results are JSON-able, with the files' paths in `where` and the run's id in `run`.
 
     No line of the text begins with a space, because Metaflow strips leading spaces.
     """

@@ -1,7 +1,4 @@
-"""Fine-tune a network by GRPO, with checkpoints measured on held-out boards, which no training uses.
-
-Language models have another body: `steps.language.finetune`.
-"""
+"""Fine-tune a network by GRPO. Language models have another body: `steps.language.finetune`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -51,10 +48,9 @@ _NUM_SHOWN: Final = 40  # Latest events on the card.
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, history and report; continue at the newest checkpoint after a kill.
+    """Write checkpoints, history and report; after a kill, continue at the newest checkpoint.
 
-    The pretrained policy is the frozen reference. Training begins at the pretrained policy, or at another run's checkpoint if the run
-    resumes from a checkpoint. Training makes `grpo.num_steps` steps.
+    The pretrained policy is the frozen reference. Training begins at this policy, or at the checkpoint that the run resumes from.
     """
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     table = read_boards(work.inputs["join_boards"])
@@ -64,7 +60,7 @@ def body(work: Work) -> None:
     policy = reference.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step
-    # The engines start at the first query. Boards of the dataset need no query, because the boards have values.
+    # The engines start at the first query; boards of the dataset have values and need no query.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
@@ -77,7 +73,7 @@ def body(work: Work) -> None:
             before, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
             trainer.begin_from(*origin, takes_optimizer=before == now)
             if before != now:  # Adam's moments average gradients of the old objective.
-                work.say("the optimizer begins anew, because grpo.num_own_moves, and so the objective, differs from the checkpoint's")
+                work.say("the optimizer begins anew, because grpo.num_own_moves differs from the checkpoint's")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
 
@@ -101,7 +97,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Imports Altair: 0.5 s.
+    from steps.cards.training import charts  # Slow.
 
     report, records, diagnosis = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS)
     events = [(record.step, event) for record in records for event in record.events]

@@ -1,4 +1,4 @@
-"""Join the units (parts of the dataset from `build_boards`): a fixed number of boards for each game phase and split, no board twice."""
+"""Join the units, which are the dataset's parts from `build_boards`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="join_boards",
-    says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split; all boards of"
-    " one game are in one split.",
+    says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split.",
     reads=("seed", "boards", "evaluation.heldout_depth", "grpo.states_per_step"),
     outside=(Outside.SOURCES,),
     joins="unit-*",
@@ -36,10 +35,7 @@ _ROWS_PER_GROUP: Final = 16_384
 
 
 def body(work: Work) -> None:
-    """Write boards, games and a report. If boards are missing but enough remain, print the shortage.
-
-    Raises SourceError if too few boards remain for a split and phase, or for a training step.
-    """
+    """Raises SourceError if too few boards remain for a split and phase, or for a training step."""
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
     wanted = boards_per_cell(settings.boards)
@@ -52,7 +48,7 @@ def body(work: Work) -> None:
         shortage = shortage_text(wanted, missing, report, settings.boards)
         if reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step):
             raise SourceError(f"{shortage}\n{reason}")
-        print(f"{shortage}\nThe run continues with these: there is less to learn from, and measurements on them are less certain.")
+        print(f"{shortage}\nThe run continues with fewer boards: it learns less, and its measurements are less certain.")
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))

@@ -1,4 +1,4 @@
-"""Names of files in the steps' outputs, and names of policies. A comment begins with the steps that write the file."""
+"""Names of files in the steps' outputs, with the steps that write them, and names of policies."""
 
 from typing import Final
 
@@ -6,18 +6,18 @@ from grpo.base.files import ASIDE
 
 REPORT: Final = "report.json"  # Any step's results.
 HISTORY: Final = "history.jsonl"  # Any step's metrics, one record per line.
-BOARDS: Final = "boards.parquet"  # `join_boards`: the dataset. `build_boards`: a unit's part of the dataset.
+BOARDS: Final = "boards.parquet"  # `join_boards`: the dataset. `build_boards`: a unit's part.
 BOARDS_PREVIEW: Final = f"{ASIDE}/boards_preview.csv"  # First boards as text, because MLflow does not show Parquet.
 GAMES: Final = "games.parquet"  # The boards' games, beside `BOARDS`.
 SUMMARY: Final = "summary.md"  # `check_boards`: summary of the dataset and the checks.
 DECISIONS: Final = "decisions.json"  # `baseline`, `select`: a policy's notable moves on held-out boards.
 ANSWERS: Final = "answers.json"  # `pretrain`, `finetune`: a language model's answers to some prompts.
 CHECKPOINTS: Final = "checkpoints"  # `finetune`: one folder per checkpoint.
-FINDINGS: Final = f"{ASIDE}/findings.json"  # `finetune`: diagnosis. Not hashed, because other diagnosis code must not change the output.
+FINDINGS: Final = f"{ASIDE}/findings.json"  # `finetune`: diagnosis, not hashed, because other diagnosis code must not change the output.
 CACHED_GAMES: Final = "games.json"  # `screen`, `confirm`: games, for `select`.
 PGN: Final = "games.pgn"  # `select`: all games.
 GAMES_PAGE: Final = "games.html"  # `select`: viewer of the notable games.
-RESULTS: Final = "results.json"  # `report`: the run's results (`steps.pages.results`), which all pages show.
+RESULTS: Final = "results.json"  # `report`: the run's results.
 REPORT_PAGE: Final = "report.md"  # `report`: the run on one page.
 MODEL_CARD: Final = "model_card.md"  # `report`: the champion's model card.
 EXPORT_CARD: Final = "README.md"  # Model card of an exported policy.
@@ -25,8 +25,7 @@ EXPORT_CARD: Final = "README.md"  # Model card of an exported policy.
 CHAMPION: Final = "champion"
 """The policy to play: a folder in the output of `select`, and an alias in the registry.
 
-The folder has the candidate if it is shown to be better than the pretrained policy, otherwise the pretrained policy. The alias moves from
-a previous champion only to a candidate that is also shown to be better than that champion."""
+The folder has the candidate if it is shown to be better than the pretrained policy, otherwise the pretrained policy."""
 PEAK: Final = "peak"
 """The checkpoint to resume from: a folder in the output of `select`, and an alias in the registry.
 

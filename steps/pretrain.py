@@ -1,7 +1,4 @@
-"""Pretrain a network by imitation of the moves played, and keep the weights with the lowest validation loss.
-
-Language models have another body: `steps.language.pretrain`.
-"""
+"""Pretrain a network by imitation of the moves played. Language models have another body: `steps.language.pretrain`."""
 
 from typing import Final
 
@@ -35,16 +32,16 @@ STEP: Final = Step(
 
 
 class Imitation(Document):
-    """Report of a network's imitation. `learning_rate` and later fields are of the best step; losses and entropy are in nats."""
+    """`learning_rate` and later fields are of the best step; losses and entropy are in nats."""
 
-    num_positions: int  # Training positions.
+    num_positions: int
     num_steps: int
-    best_step: int  # Step with the lowest validation loss, whose weights are saved.
-    weights: str  # Hash of the saved weights.
+    best_step: int  # Step with the lowest validation loss; its weights are saved.
+    weights: str  # Hash.
     learning_rate: float
     train_loss: float  # Mean since the previous validation measurement.
     validation_loss: float
-    top1: float  # Fraction of validation boards in which the played move is the policy's likeliest move.
+    top1: float  # Fraction of validation boards whose played move is the policy's likeliest.
     top5: float
     entropy: float
 
@@ -68,7 +65,7 @@ def body(work: Work) -> None:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Imports Altair: 0.5 s.
+    from steps.cards.training import charts  # Slow.
 
     head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS)
     return [head, *charts(seen, "pretrain")]

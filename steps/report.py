@@ -1,4 +1,4 @@
-"""Write the run's results as one document, a page (the report), and the champion's model card.
+"""Write the run's results, the report and the champion's model card.
 
 "Champion before" is the registry's champion before this run.
 """
@@ -28,15 +28,15 @@ from steps.run.work import Work, read_history
 _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "baseline", "finetune", "select")
 STEP: Final = Step(
     name="report",
-    says="Writes the results of the run as one document, the report as a page, and a model card of the champion.",
-    # Pages show settings that differ from the defaults, the origin (the run that this run resumes), and the outputs' versions.
+    says="Writes the run's results as one document, the report as a page, and the champion's model card.",
+    # Pages show which settings differ from the defaults, the origin (the run that this run resumes), and the outputs' versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards. Measurements with equal yardsticks are comparable.
+_Yardstick = dict[str, str | None]  # Opponent, rules, ladder or boards.
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings that change a game's result.
 _REGRET: Final = "heldout/regret_best"
 
@@ -54,9 +54,9 @@ def body(work: Work) -> None:
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return a run's results from the output folders of `_INPUTS`; the keys of `folders` do not matter.
+    """Return a run's results from the outputs of `_INPUTS`, whatever the keys of `folders`.
 
-    `origin` is RUN/STEP of the checkpoint that a resumed run began from, or empty.
+    `origin` is RUN/STEP of the checkpoint that a resumed run began from.
     """
     outputs = {output.step: output for output in map(_Output, folders.values())}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
@@ -66,7 +66,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
             candidate |= record.metrics
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
     settings = {name: value for output in outputs.values() for name, value in flattened(output.parts["settings"]).items()}
-    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)  # Each kind of policy has its own fields.
+    pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
         kind=settings["policy.kind"],
@@ -97,7 +97,6 @@ class _Output:
 def _measured(
     outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
 ) -> Iterator[Measurement]:
-    """Yield the measurements that exist, in the order of the steps."""
     rules: _Yardstick = {name: settings.get(name, "") for name in _RULES}
     pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
     ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}
@@ -159,7 +158,7 @@ def _rating(name: str, place: Placement | None, yardstick: _Yardstick, output: s
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.pages import gain_chart, ladder_chart  # Imports Altair: 0.5 s.
+    from steps.cards.pages import gain_chart, ladder_chart  # Slow.
 
     if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

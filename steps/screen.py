@@ -1,7 +1,7 @@
 """Choose the candidate among the checkpoints, and fix the previous champion and the openings of all later games.
 
-Held-out regret (value that best moves lose on held-out boards) selects a few checkpoints. Games against the initial policy, which is the
-pretrained policy, choose the candidate. The previous champion is the registry's champion.
+Held-out regret (value that best moves lose on held-out boards) selects the checkpoints that play. The initial policy is the pretrained
+policy; the previous champion is the registry's.
 """
 
 import math
@@ -40,7 +40,7 @@ from steps.run.work import Work, read_history
 STEP: Final = Step(
     name="screen",
     says="Selects one candidate among a few checkpoints by games against the pretrained policy. After each round the weaker half"
-    " drops out (sequential halving). These games are never reported as the candidate's strength.",
+    " drops out (sequential halving).",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "finetune"),
@@ -51,7 +51,6 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write a report with the openings of later stages, the screening games, and the previous champion if later games need this policy."""
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
     best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
@@ -91,10 +90,7 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output, and return the hash of the champion's weights.
-
-    Return None, without a copy, if the registry has no champion or the champion is the initial policy.
-    """
+    """Copy the registry's champion into the output, unless it is the initial policy. Return the hash of its weights."""
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None

@@ -1,8 +1,8 @@
-"""Judge the candidate, the checkpoint that `screen` chose, by later games; choose champion (to play) and peak (to resume from).
+"""Judge the candidate, the checkpoint that `screen` chose.
 
-The initial policy is the run's pretrained policy. Tasks of `confirm` have played the candidate against the initial policy, with best moves
-(CONFIRMATION) and with moves sampled at T = 1 (SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder: rated
-engine opponents ("rungs"). A pair score is the mean score of an opening's two games, in [0, 1].
+`confirm` has played the candidate against the initial (pretrained) policy, with best moves (CONFIRMATION) and with moves sampled at T = 1
+(SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder of rated engine opponents ("rungs").
+A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,8 +56,8 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="select",
-    says="Decides by the fresh games whether the candidate is significantly better than the pretrained policy and than the"
-    " previous champion. Registers two policies: `champion`, to play, and `peak`, to resume from.",
+    says="Decides by the new games whether the candidate is significantly better than the pretrained policy and than the"
+    " previous champion. Chooses two policies: `champion`, to play, and `peak`, to resume from.",
     reads=("seed", "boards.depth", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "calibrate", "finetune", "screen"),
@@ -71,7 +71,7 @@ STEP: Final = Step(
     resources="games",
 )
 _PHASE_TOLERANCE: Final = 0.01
-"""Allowed growth of held-out regret in a game phase, in win probability. A candidate with a significantly larger growth is not promoted."""
+"""Growth of held-out regret in a game phase, in win probability; a significantly larger growth blocks the candidate."""
 
 
 def body(work: Work) -> None:
@@ -95,7 +95,6 @@ def body(work: Work) -> None:
 
 
 def _judge(work: Work, screened: Screened, step: int) -> Selection:
-    """Return the decision with its measurements; log metrics, and write games and notable moves."""
     openings, ladder = screened.openings, read_ladder(work.inputs["calibrate"])
     boards = read_boards(work.inputs["join_boards"])
     screening_games = read_document(work.inputs["screen"] / CACHED_GAMES, ScreeningGames).root
@@ -160,7 +159,6 @@ def _adjudicated(stage: str, step: int, games: Sequence[PlayedGame]) -> MatchRes
 def _play_ladder(
     work: Work, policies: Sequence[Competitor], step: int, ladder: Ladder, openings: Sequence[str]
 ) -> tuple[PlacedGames, PlacedGames]:
-    """Play the candidate and the initial policy against the same rungs from the same openings."""
     # Both policies use the same random stream (for a language model's retries), so equal policies play equal games.
     players = [
         policy.player(name, temperature=None, seed=work.settings.seed, stream=("asked again", LADDER))
@@ -195,13 +193,11 @@ def _decide(step: int, matches: Mapping[str, MatchResult], gain: LadderGain, pha
 
 
 def _screening(games: Mapping[str, Sequence[PlayedGame]], screened: Screened) -> list[MatchResult]:
-    """Return the screening's matches in the order of play."""
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
     return [_adjudicated(SCREENING, step, games[match]) for match, step in played.items()]
 
 
 def _write_games(work: Work, step: int, policies: Sequence[Competitor], stages: Mapping[str, Sequence[MatchResult]]) -> None:
-    """Write all stages' games as PGN, and a viewer of the notable confirmation games."""
     machine, [confirmed] = work.machine, stages[CONFIRMATION]
     candidate, initial = (policy.move_probabilities for policy in policies)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
@@ -224,7 +220,7 @@ def _metrics(matches: Mapping[str, MatchResult], ratings: Mapping[str, Estimate]
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.pages import checkpoint_charts, decision_boards  # Imports Altair: 0.5 s.
+    from steps.cards.pages import checkpoint_charts, decision_boards  # Slow.
 
     if (decision := seen.document(Selection)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

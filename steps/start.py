@@ -1,4 +1,4 @@
-"""The first step: check all that the run needs, and begin the run's record."""
+"""The first step."""
 
 import json
 import os
@@ -19,15 +19,15 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10  # Latest runs; their times give the estimate of this run's time.
+_NUM_TIMED: Final = 10  # Latest runs, whose times give this run's estimate.
 
 
 def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
     """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
     Args:
-        config: Has all settings (`settings`) and the settings of the user's text (`keys`), both nested.
-        run: Metaflow's run id.
+        config: All settings (`settings`) and the settings of the user's text (`keys`), both nested.
+        run: Metaflow's id.
         is_fresh: Recompute every output.
         resume_from: Checkpoint to resume from, such as RUN/STEP or `peak` (`find_origin`); empty for a new training.
 
@@ -40,7 +40,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     if resume_from:
         origin = find_origin(resume_from, launch_of(config["settings"]).preset, machine)
         settings = resumed_settings(origin, config["keys"])
-    # A resumed run reuses the boards of its origin (the run that it resumes), so this machine needs no files of games.
+    # A resumed run reuses the boards of the run that it resumes, so this machine needs no files of games.
     without_files = settings.model_copy(update={"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})})
     checks = preflight(settings if origin is None else without_files, machine)
     print(f"Preflight\n{table(checks)}", flush=True)
@@ -61,7 +61,6 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
 
 
 def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, details: Mapping[str, str], tracking: str) -> RunFacts:
-    """Return the run's facts, and print the origin of a resumed run."""
     plain, origin = job["settings"], job["origin"]
     tags = {"git.commit": str(code["commit"]), "git.dirty": str(code["is_dirty"]), "chess_grpo.engine": details["stockfish"]}
     if origin is None:
@@ -95,7 +94,6 @@ def _facts(job: Job, launch: Launch, settings: Settings, code: CodeFacts, *, det
 
 
 def _head(command: str, differences: Mapping[str, Any], base: str, code: CodeFacts, details: Mapping[str, str]) -> str:
-    """Return the constant part of the run's description in Markdown."""
     rows = "\n".join(["| setting | here |", "| --- | --- |", *(f"| `{name}` | {value} |" for name, value in differences.items())])
     dirty = " with uncommitted changes" if code["is_dirty"] else ""
     return f"""## Configuration

@@ -17,20 +17,20 @@ from grpo.metrics.table import METRICS
 from grpo.statistics.intervals import Estimate, Unit
 from steps.cards.page import CardPart, page_part
 
-MAX_POINTS: Final = 240  # Most points of a line. Each refresh sends the complete card, so the card must stay small.
+MAX_POINTS: Final = 240  # Most points of a line, because each refresh sends the complete card.
 COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Colors of a chart's lines, in order. Each color's contrast is at least 3 on the white and on the dark background."""
+"""Each color's contrast is at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40  # A line with at least this many points shows its moving average (EMA) in bold, and the points faintly.
-_NUM_MARKS: Final = 50  # Most vertical lines for events; later events get no line.
+_NUM_MARKS: Final = 50  # Most vertical lines for events.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {
     "width": "container",
     "autosize": {"type": "fit-x", "contains": "padding"},
     "background": "transparent",
-    "usermeta": {"embedOptions": {"renderer": "svg"}},  # SVG scales, and the style sheet applies to its text.
+    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The style sheet applies to SVG's text.
     "config": {
         "font": "system-ui, sans-serif",
         "view": {"stroke": None},
@@ -48,14 +48,14 @@ class Line:
     meaning: str = ""
 
     def summary(self) -> list[float | None]:
-        """Return the first, last, lowest and highest finite value, or four None."""
+        """Return the first and the last value, and the lowest and highest finite value; four None if no value is finite."""
         finite = self.values[np.isfinite(self.values)]
         return [None] * 4 if finite.empty else [self.values.iloc[0], self.values.iloc[-1], finite.min(), finite.max()]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Declaration of a chart over steps; all its metrics have the same unit."""
+    """A chart over steps; all metrics have the same unit."""
 
     title: str
     names: Sequence[str]  # Metrics. A prefix of other metrics (`grpo/entropy`, beside `grpo/entropy/opening`) gets the label "all".
@@ -63,7 +63,7 @@ class Figure:
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
-        """Return the chart of a history, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
+        """Return a history's chart, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
         [unit] = {METRICS[name][0] for name in self.names}  # Fails for metrics with different units.
         lines = [
             Line(
@@ -87,7 +87,7 @@ class Figure:
 
 @debug_mode(False)  # Altair's check of each point takes seconds; tests check complete charts.
 def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[int] = ()) -> dict[str, Any]:
-    """Return a chart of lines over steps; `marks` are steps with events, shown as vertical lines."""
+    """`marks` are steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
@@ -109,7 +109,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
 
 
 def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return at most `MAX_POINTS` points: the first and the last, and the lowest and the highest of each bin of successive points."""
+    """Return at most `MAX_POINTS` points: the first, the last, and the lowest and highest of each bin of successive points."""
     if len(values) <= MAX_POINTS:
         return values
     bins = values.groupby(np.arange(len(values)) * (MAX_POINTS // 2 - 1) // len(values))
@@ -124,7 +124,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
-    """Return a chart of stacked bars with a color for each class; `x` and `y` are the axes' titles."""
+    """`x` and `y` are the axes' titles."""
     names = counted.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}
@@ -143,13 +143,13 @@ def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
 class Interval:
     label: str
     estimate: Estimate
-    kind: str  # Kind of measurement; each kind has its own color.
-    is_ringed: bool = False  # Whether a ring marks the row: the peak, the checkpoint to resume from.
+    kind: str  # Kind of measurement, which sets the color.
+    is_ringed: bool = False  # A ring marks the peak, the checkpoint to resume from.
 
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of estimates with 95 % intervals, and `note` below. A dashed line marks 0 if its meaning is given (`zero`)."""
+    """Return a chart of 95 % intervals, and `note` below. A dashed line marks 0 if `zero` says what 0 means."""
     if not intervals:
         return []
     rows = [

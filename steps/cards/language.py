@@ -1,4 +1,4 @@
-"""Contents of a step's card (HTML page) for a language model: charts, and some prompts with their answers and rewards."""
+"""Charts of a language model's cards (HTML pages of steps), and some prompts with answers and rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -32,18 +32,18 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "parse rate",
             with_parts("language/parse_rate", TASKS),
-            "It must not fall: if the model forgets the format, stop the run or raise the KL coefficient.",
+            "If it falls, the model forgets the format: stop the run or raise the KL coefficient.",
         ),
         Figure(
             "entropy of an answer at T = 1",
             with_parts("language/entropy", TASKS),
-            "Sum over an answer's tokens. If it stays below the red line, GRPO recovers or stops.",
+            "Sum over an answer's tokens. If it stays below the red line, GRPO stops.",
             (CRITICAL,),
         ),
         Figure(
             "KL to the reference, per answer",
             (*with_parts("language/kl_reference", TASKS), "language/kl_max"),
-            "0 at the first step, before any update; another value means that sampling and scoring differ.",
+            "0 at the first step; another value means that sampling and scoring differ.",
         ),
         HELDOUT_REGRET,
     ),

@@ -20,10 +20,7 @@ _MOST_SECONDS: Final = 60.0
 
 
 class LiveCard:
-    """Receives a step's records and progress, and redraws the card from time to time.
-
-    An error in the card ends the updates, not the step.
-    """
+    """Redraws a step's card from time to time. An error in the card ends the updates, not the step."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)
@@ -46,7 +43,6 @@ class LiveCard:
         self._draw(self._put)  # No refresh: Metaflow renders the card again when the step ends without an error.
 
     def failed(self, reason: str) -> None:
-        """Draw the card with the error that ended the step."""
         self.seen.failure = reason
         self._draw(self._refresh)
 
@@ -60,7 +56,7 @@ class LiveCard:
             return
         try:
             draw()
-        except Exception as error:  # noqa: BLE001  No error in a card, also none of Metaflow, may end the step.
+        except Exception as error:  # noqa: BLE001
             self._is_broken = True
             reason = f"{type(error).__name__}: {error}; the step continues without further updates of this card"
             print(f"card {self._card_id}: WARNING: {reason}", flush=True)

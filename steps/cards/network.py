@@ -1,4 +1,4 @@
-"""Charts of a network's cards."""
+"""Charts of a network's cards (HTML pages of steps)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -31,7 +31,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "entropy by phase at T = 1",
             (*with_parts("grpo/entropy", PHASES), "grpo/log_num_legal"),
-            "If entropy stays below the red line, GRPO recovers or stops. It cannot exceed the logarithm of the number of legal moves.",
+            "If entropy stays below the red line, GRPO raises it or stops. Entropy cannot exceed ln(number of legal moves).",
             (HEALTHY, CRITICAL),
         ),
         Figure(
@@ -42,14 +42,14 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "clipped moves",
             ("grpo/clip_fraction", "grpo/clip_low_fraction", "grpo/clip_high_fraction"),
-            "A large fraction means that optimizer steps are too large for one rollout.",
+            "If the fraction is large, optimizer steps are too large for one rollout.",
         ),
         Figure(
             "gradient budget (fractions of the logit gradient)",
             by("grpo/logit_share", TERMS),
             "If the reward's fraction (policy) is tiny, training follows the regularizers.",
         ),
-        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups in which all moves have equal rewards; they teach nothing."),
+        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups whose moves have equal rewards teach nothing."),
         Figure(
             "entropy and KL coefficients",
             ("control/entropy_coefficient", "control/kl_coefficient", "control/recovery_coefficient"),

@@ -1,4 +1,4 @@
-"""Metaflow's blank card, except that the style sheet downloads no web font. `flows.chess_grpo` selects the type "offline"."""
+"""Metaflow's blank card, except that the style sheet downloads no web font."""
 
 import re
 from typing import Any, Final

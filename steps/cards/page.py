@@ -1,4 +1,4 @@
-"""Building blocks of cards (a step's pages in Metaflow): the step's facts (`Seen`), and parts of HTML."""
+"""Building blocks of cards (a step's pages in Metaflow)."""
 
 import re
 from collections.abc import Mapping
@@ -43,17 +43,17 @@ class Seen:
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the step's records. A reused output's records are read from the output."""
+        """Return the step's records; a reused output's records come from a file."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return a document of the output, or None if the file is missing. Raises CorruptError or DocumentError."""
+        """Return a document, or None if the file is missing. Raises CorruptError or DocumentError."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
-        """Return a JSON file's content or another file's text; an empty dict if the file is missing."""
+        """Return a JSON file's content, another file's text, or an empty dict if the file is missing."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML; each section (`##`) unfolds on a click. HTML in the text is escaped; Metaflow's component keeps HTML."""
+    """Return Markdown as HTML; each section (`##`) unfolds on a click. HTML in the text is escaped."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
@@ -81,7 +81,7 @@ def style() -> Markup:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with four significant digits, or as an integer from 1,000 on; "-" for None.
+    """Return a number with up to four significant digits, or as an integer from 1,000 on.
 
     >>> [number_text(value) for value in (None, 12345, 0.123456, 1234.56)]
     ['-', '12,345', '0.1235', '1,235']

@@ -1,4 +1,4 @@
-"""Card parts about strength: gains, checkpoints, ladder, and boards with arrows for moves.
+"""Card parts about a policy's strength.
 
 The candidate is the checkpoint that games chose; confirmation games, played afterwards, judge the candidate. The peak is the checkpoint to
 resume from. Held-out regret is the value that best moves lose on held-out boards. The ladder is a set of rated opponents ("rungs").
@@ -24,13 +24,13 @@ _BEFORE: Final = "#5d6673b0"
 
 
 def gain_chart(decision: Selection) -> list[CardPart]:
-    note = "Adjudicated: a draw by repetition, fifty moves or the ply cap counts as a win for the side that Stockfish finds better."
+    note = "Adjudicated: draws by repetition, fifty moves or the ply cap count as wins of the side that Stockfish finds better."
     bars = [Interval(label, gain, "games") for label, gain in decision.gains.items()]
     return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return two charts of checkpoints: Elo against the pretrained policy, and held-out regret. A ring marks the peak."""
+    """Return charts of Elo and of held-out regret."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
     # If the candidate is the peak, the ring marks the confirmation; otherwise it marks the peak's screening.
@@ -42,7 +42,7 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
         Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted(decision.heldout_regret_best.items())
     ]
-    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides; its games were played after the choice."
+    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides."
     regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
     return [
         *interval_parts("Checkpoints: Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note),
@@ -58,7 +58,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return notable moves on boards, seen by the player to move. Moves that GRPO changed most come first, if `decisions` has any."""
+    """Return notable moves on boards, seen by the player to move."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}
@@ -68,7 +68,6 @@ def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart
 
 
 def _figure(decision: NotableDecision) -> dict[str, Any]:
-    """Return a board's picture, the moves with value and probability, and the address of an analysis at Lichess."""
     board = chess.Board(decision.fen)
     valued = {"chosen": decision.chosen, "best": decision.best} | ({"before": decision.before} if decision.before else {})
     moves = {which: chess.Move.from_uci(move.move) for which, move in valued.items()}

@@ -1,4 +1,4 @@
-"""Charts of `pretrain` and `finetune`. Each kind of policy (network, language model) has its own figures (`steps.run.kinds`)."""
+"""Charts of `pretrain` and `finetune`."""
 
 from collections.abc import Iterable
 from importlib import import_module

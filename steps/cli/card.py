@@ -18,7 +18,7 @@ from steps.track.find import LAST, NotFoundError, find_run
 @click.command()
 @click.argument("name", metavar="[RUN[/STEP]]", default=LAST)
 def command(name: str) -> int:
-    """Write a step's card (default: report) to an HTML file below the home, and open the file if there is a desktop.
+    """Write a step's card (default: report) to an HTML file, and open the file if there is a desktop.
 
     Call this command in the folder in which the run was started: Metaflow keeps the cards there.
     """
@@ -28,7 +28,7 @@ def command(name: str) -> int:
     if step not in STEPS:
         raise NotFoundError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
     run = find_run(run_name, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts))
-    # Metaflow gives a resumed run a new id. The card has the id under which the step ran last.
+    # A resumed run has a new id in Metaflow. The card has the id under which the step ran last.
     ids = [attempt.task.partition("/")[0] for attempt in run.attempts if attempt.step == step]
     run_id = (ids[-1] if ids else "") or run.name
     file = machine.home / "cards" / f"{run_id}-{step}.html"
@@ -39,9 +39,9 @@ def command(name: str) -> int:
         answer = " ".join((result.stderr or result.stdout).split())
         raise NotFoundError(
             f"no card of {run_id}/{step} in {Path.cwd()}: call this command in the folder in which the run was started."
-            f" docs/tracking.md lists the steps with a card. Metaflow's answer: {answer}"
+            f" Metaflow's answer: {answer}"
         )
-    file.chmod(0o644)  # Metaflow lets only the owner read the file, but web servers may serve it.
+    file.chmod(0o644)  # Metaflow lets only the owner read the file.
     print(f"{run_id}/{step}: {shortened(file)}")
     open_in_browser(file.resolve().as_uri())
     return 0

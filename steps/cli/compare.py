@@ -1,7 +1,7 @@
 """Command `chess-grpo compare`.
 
 A yardstick is what a result depends on besides the policy: opponent and rules, ladder, or held-out boards. Only results with equal
-yardsticks are compared. A score against one run's pretrained policy, for example, says nothing about another run.
+yardsticks are compared.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,6 @@ def command(first: str, second: str) -> int:
 
 
 def comparison(first: Results, second: Results) -> Iterator[str]:
-    """Yield lines about data, differing settings, comparable results, reused results and results that are not comparable."""
     if first.dataset == second.dataset:
         yield f"Same data: {first.dataset}"
     else:
@@ -65,7 +64,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
     yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
-        yield "An interval that contains 0 shows no difference, but does not exclude one. In many rows, one may mislead by chance."
+        yield "An interval that contains 0 neither shows nor excludes a difference. In many rows, one may mislead by chance."
     if reused:
         yield f"Measured once, because the later run reused the output: {'; '.join(reused)}."
     if not_compared:
@@ -74,10 +73,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
-    """Return the cells of a row: name, A's value, B's value, A - B (as independent samples), and which side is better.
-
-    The last cell is empty if the interval of A - B includes 0.
-    """
+    """Return name, A's value, B's value, A - B, and the better side (empty if the interval of A - B includes 0)."""
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]  # Without intervals.
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
@@ -85,6 +81,6 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return the names of the yardsticks' parts that differ or are unknown. Results are comparable without such a name."""
+    """Return the names of the yardsticks' parts that differ or are unknown."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

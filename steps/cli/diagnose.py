@@ -34,7 +34,7 @@ def command(names: tuple[str, ...]) -> int:
         title, history, settings = _input(names or (LAST,))
     except PlainError as error:
         click.echo(f"chess-grpo diagnose: {error}", err=True)
-        return 2  # Unusable input.
+        return 2
     diagnosis = diagnose(history, settings)
     not_judged = f"not judged: {', '.join(diagnosis.not_judged)}" if diagnosis.not_judged and not history.is_ours else ""
     parts = (f"{title}: {diagnosis.tag}", _columns(history), diagnosis.text(), not_judged)
@@ -43,7 +43,7 @@ def command(names: tuple[str, ...]) -> int:
 
 
 def _columns(history: History) -> str:
-    """Return a text of the used and unused columns; for a history of this project, only of columns that this code does not know."""
+    """Return the used and unused columns; for a history of this project, only columns that this code does not know."""
     if not history.is_ours:
         return history.columns_text()
     unknown = [column for column in history.unused if column not in METRICS and column not in ("time", "aside", "record")]
@@ -61,10 +61,9 @@ def _input(names: Sequence[str]) -> tuple[str, History, Settings | None]:
 
 
 def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None]:
-    """Return a title, the run's GRPO history, and the run's settings (None if unreadable). Raises NotFoundError.
+    """Return a title, the run's GRPO history, and the run's settings (None for a folder, or if unreadable).
 
-    `name` is one of `RUN_NAMES`, or an output or progress folder of `finetune`; a folder has no settings. `last` is the newest run with a
-    history, even if the run failed.
+    `name` is a run's name, or a folder with a history. `last` is the newest run with a history.
     """
     if is_folder(name):
         if (path := _history_file(Path(name))) is None:
@@ -81,7 +80,6 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
 
 
 def _history_of(run: Run, store: Store) -> Path | None:
-    """Return the history file in the output of `finetune`, else in the progress folder of its last attempt, if on this disk."""
     if (finetuned := run.output_of("finetune")) is not None:
         return store.file(finetuned, HISTORY)
     attempts = [attempt for attempt in run.attempts if attempt.step == "finetune"]
@@ -89,6 +87,6 @@ def _history_of(run: Run, store: Store) -> Path | None:
 
 
 def _history_file(folder: Path) -> Path | None:
-    """Return the folder's history file. An unfinished step has only its journal, with the same records; None if neither has any."""
+    """Return the folder's history. An unfinished step has only a journal, with the same records."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

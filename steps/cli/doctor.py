@@ -15,7 +15,7 @@ from steps.run.machine import Machine
 def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
     """Check what a run needs, without changing anything.
 
-    Checks packages, Metaflow, settings, Stockfish, disk, tracking store, device, files. Each failure has a remedy. No key is printed.
+    Checks packages, Metaflow, settings, Stockfish, disk, tracking store, device, files.
     """
     from steps.job.preflight import examine, table
 

@@ -14,21 +14,21 @@ from steps.run.commands import FLOW_FILE
 _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Before a run": {"doctor": "check machine and settings"},
     "Runs": {
-        "runs": "list runs, newest first: settings, status, results",
-        "show": "show one run: settings, steps, results, findings",
-        "card": "open a step's card: report, training curves or games",
-        "compare": "compare the results of two runs",
+        "runs": "list runs, newest first",
+        "show": "show a run's steps, results and findings",
+        "card": "open a step's report, curves or games",
+        "compare": "compare two runs' results",
         "diagnose": "find what is wrong with a training",
         "sweep": "run the pipeline over seeds and settings",
-        "ui": "open the tracking store in the MLflow UI",
-        "track": "log to MLflow what is missing after an outage",
+        "ui": "open the MLflow UI",
+        "track": "log what MLflow missed in an outage",
     },
     "Policies": {
         "play": "play against a policy in the browser",
-        "uci": "run a policy as a UCI engine in a chess GUI",
+        "uci": "run a policy as a chess GUI's engine",
         "match": "play paired games between two players",
-        "solve": "measure a policy on Lichess puzzles and EPD suites",
-        "export": "write a policy as safetensors, JSON and model card",
+        "solve": "measure a policy on puzzles",
+        "export": "write a policy's files and model card",
     },
 }
 """Group -> command -> purpose. A command is the function `command` in the module of its name."""
@@ -40,7 +40,6 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command. Raises UsageError with the nearest name for an unknown command."""
         if cmd_name.startswith("-"):
             return None  # An unknown option, which click reports.
         if cmd_name in ("run", "resume"):
@@ -63,10 +62,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C.
-
-    Some commands have more codes, which their help lists.
-    """
+    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C, or a command's own."""
     try:
         return int(commands.main(arguments, prog_name="chess-grpo", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:

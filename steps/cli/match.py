@@ -54,7 +54,7 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a file that exists, or that could not be written after the games."""
+    """Raise ConfigError for a file that exists or could not be written after the games."""
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} already exists; name another file, or remove it")
@@ -75,7 +75,6 @@ def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, n
 
 
 def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> dict[int, AnnotatedGame]:
-    """Return index -> game for the notable games, whose positions the engine searches at the depth of the reward's move values."""
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
     with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
         return annotate(result, policies, pool, depth=settings.boards.depth)
@@ -90,6 +89,6 @@ def _text(result: MatchResult) -> str:
         ("games", f"won {report.wins:,}, drawn {report.draws:,}, lost {report.losses:,}"),
         ("ends", ", ".join(f"{end} {count:,}" for end, count in report.ends.items() if count)),
         *(("answers", f"{getattr(result, player)}: {counts}") for player, counts in report.answers.items() if counts.num_failed),
-        ("sample", f"{report.num_openings:,} distinct openings, a pair of games for each"),
+        ("sample", f"{report.num_openings:,} distinct openings, two games each"),
     ]
     return f"{result.first} against {result.second}\n{text_table(rows, indent='  ')}"

@@ -20,20 +20,19 @@ MAX_PORT: Final = 65_535
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--config` and `--set` to a command; `given_settings` reads the options."""
+    """Add the options `--config` and `--set`, which `given_settings` reads."""
     values = click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="A setting (TOML): boards.num_train=3000.")
     return click.option("--config", metavar="NAME", help="A preset, or a TOML file.")(values(command))
 
 
 def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
-    """Return the settings of `--config` and `--set`. Raises ConfigError."""
-    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Slow to import, and few commands need settings.
+    """Raises ConfigError."""
+    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Slow to import.
 
     return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *values]))
 
 
 def open_in_browser(address: str) -> None:
-    """Open a page, if there is a desktop."""
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or sys.platform == "darwin":
         webbrowser.open(address)
 

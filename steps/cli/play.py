@@ -45,7 +45,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
     policy = open_policy(named.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
-    # The name has step and run. A folder's policy also has the weights' hash. A policy without its run's id in MODEL also has MODEL.
+    # The name is step and run. A folder adds the weights' hash, and a MODEL without the run's id adds MODEL.
     name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
     about = "Its strength is unknown."
     if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:
@@ -79,7 +79,7 @@ def _serve(new_game: Callable[[bool | None], HumanGame], on_finished: Callable[[
     try:
         server = PlayServer(new_game, on_finished=on_finished, port=port)
     except OSError as error:
-        raise ConfigError(f"--port {port}: {error.strerror}; name another port, or leave --port out for a free port") from None
+        raise ConfigError(f"--port {port}: {error.strerror}; name another port, or leave out --port") from None
     with server:
         click.echo(f"Play here: {server.address}\nOnly this machine can open the address; Ctrl-C ends the server.")
         open_in_browser(server.address)

@@ -1,7 +1,4 @@
-"""Parses and opens the players of a match.
-
-Examples: `champion`, `peak@0.5` (temperature 0.5), a folder, `random`, `stockfish:nodes=50`, `uci:/path/to/engine:depth=3`.
-"""
+"""Parses and opens the players of a match."""
 
 import os
 import re
@@ -35,7 +32,7 @@ _AT_TEMPERATURE: Final = re.compile(r"(.+)@([0-9]+\.?[0-9]*|\.[0-9]+)")
 
 
 class ContestantError(PlainError, ValueError):
-    """A text is not a player; the message lists the allowed forms."""
+    """A text is not a player."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +48,7 @@ class Contestant:
 
 
 def parse_contestant(text: str) -> Contestant:
-    """Return the player that a text names. Raises ContestantError."""
+    """Raises ContestantError."""
     if text == "random":
         return Contestant(text=text)
     if text.partition(":")[0] in ("stockfish", "uci"):
@@ -73,23 +70,24 @@ def _unreadable(text: str) -> ContestantError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """A player that can move."""
+    """An opened player."""
 
     player: "Player"
-    about: str  # Text as typed; for a policy also run, step and hash, for an engine also name and hash.
-    move_probabilities: "MoveProbabilities | None" = None  # A policy's probabilities, for comments in games.
+    about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
+    move_probabilities: "MoveProbabilities | None" = None  # For comments in games.
 
 
 @contextmanager
 def entered(
     contestants: Sequence[Contestant], machine: Machine, *, seed: int, says: Callable[[str], None] | None = None
 ) -> Iterator[list[Entrant]]:
-    """Yield the opened players in order; their engines run until the block ends.
+    """Yield the opened players in order; their engines run until the block ends. `says` as in `EnginePlayer`.
 
-    Each player has its own random stream; with a common stream, two equal players would draw the same numbers. `says` as in `EnginePlayer`.
+    Each player has its own random stream; with a common stream, two equal players would draw the same numbers.
 
-    Raises ContestantError, EngineMissingError, or `find_policy`'s errors. Policies are found before torch is imported (seconds).
+    Raises ContestantError, EngineMissingError, or `find_policy`'s errors.
     """
+    # Wrong names end the command before the import of torch, which takes seconds.
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
@@ -117,7 +115,7 @@ def entered(
 
 
 def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
-    """Return a policy. Raises NotFoundError, or ContestantError if the unknown name resembles `random` or `stockfish`."""
+    """Raises NotFoundError, or ContestantError if the name resembles `random` or `stockfish`."""
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:

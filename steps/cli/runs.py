@@ -16,10 +16,7 @@ from steps.run.terminal import duration
 @click.command()
 @click.option("--last", type=COUNT, default=10, metavar="N", help="Number of runs to list (default 10).")
 def command(last: int) -> int:
-    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), newest first.
-
-    Shows status, settings, origin, data, verdict, findings and error. Ends runs whose processes are gone.
-    """
+    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), newest first. Ends runs whose processes are gone."""
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)
@@ -30,12 +27,11 @@ def command(last: int) -> int:
         return 0
     print("\n".join(_lines(run, store) for run in newest[:last]))
     more = f" (--last {2 * last} lists earlier runs)" if len(newest) > last else ""
-    print(f"{len(newest[:last])} runs of {store}{more}; `chess-grpo show RUN` has the details of a run")
+    print(f"{len(newest[:last])} runs of {store}{more}; `chess-grpo show RUN` has a run's details")
     return 0
 
 
 def _close_gone(runs: Runs, machine: Machine) -> None:
-    """End runs whose processes are gone, in the records and in MLflow."""
     if not (gone := runs.close_gone()):
         return
     from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
@@ -47,14 +43,14 @@ def _close_gone(runs: Runs, machine: Machine) -> None:
 
 
 def status_of(run: Run) -> str:
-    """Return a run's status: "running", "finished after 5 min 10 s", "failed in screen after 2 min 08 s"."""
+    """Return a status such as "running" or "failed in screen after 2 min 08 s"."""
     took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
     where = f" in {run.failed_step}" if run.failed_step and run.status in ("failed", "killed") else ""
     return f"{run.status}{where}{took}"
 
 
 def origin_of(run: Run) -> str:
-    """Return the checkpoint that a run resumed from; "" for a new training."""
+    """Return the checkpoint that a run resumed from."""
     origin = run.facts["origin"]
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 

@@ -84,7 +84,6 @@ def _findings(run: Run, results: Results | None, store: Store) -> Iterator[str]:
 
 
 def _locations(run: Run, store: Store) -> list[tuple[str, str]]:
-    """Return (name, path, address or command) of a run's outputs."""
     rows = []
     if (selected := run.output_of("select")) is not None:
         rows += [(name, f"{store.place(selected)}/{part}") for name, part in (("champion", CHAMPION), ("games", GAMES_PAGE))]

@@ -26,22 +26,21 @@ from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # `steps.job.task` prints such a line when a step begins.
 _NOTES: Final = """
-Elo [95 % interval]. Gain: candidate against own start, in the confirmation games.
-Ladder gain: candidate's rating minus own start's rating, from the same openings.
-Between runs: the mean's interval covers all that a seed changes (Student's t, n - 1 degrees of freedom); one seed has no interval.
+Elo [95 % interval]. Gain: candidate against own start, in the confirmation games. Ladder gain: candidate's rating minus own start's.
+Between runs: the mean's interval covers all that a seed changes (Student's t); one seed has no interval.
 Within runs: the mean's interval covers only the luck of the games. If this interval is wider, the few runs agree by chance."""
 
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
 @click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes all seeds after the first, because a click option has one value.
-@click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; words need no quotes; several --set combine.")
+@click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the present table; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
     """Run the pipeline with each seed and combination of settings; print the results and their means over seeds.
 
-    SETTINGS is a preset or a TOML file. Runs of equal versions share outputs. The repeated command skips finished runs (equal settings,
-    code and engine) and continues killed runs. A failed run does not stop the sweep.
+    SETTINGS is a preset or a TOML file. The repeated command skips finished runs (equal settings, code and engine) and continues killed
+    runs.
     """
     names = [word for word in words if not word.isdecimal()]
     if len(names) != 1:
@@ -68,7 +67,7 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield each combination of settings and its table: header, one row per seed, means over the finished runs."""
+    """Yield each combination of settings with its table."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
         chosen = [row for row in rows if row.planned.combination == combination]
@@ -89,13 +88,12 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    """Return a hash of the code of all steps, as they run for these policies (kind, network)."""
+    """Return a hash of all steps' code for these policies (kind, network)."""
     steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last step compute nothing.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 
 def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
-    """Run the unfinished runs one by one, each with a log file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
     click.echo(f"Sweep {folder.name}: {len(plan)} runs, {len(finished)} of them are finished")
@@ -110,10 +108,7 @@ def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
 
 
 def _run_flow(run: PlannedRun, sweep: str, log: Path, prefix: str) -> int:
-    """Run the flow and return the flow's exit code. All output goes to `log`. Lines about steps are also printed, after `prefix`.
-
-    If this process is killed, the flow saves a checkpoint and ends.
-    """
+    """Return the flow's exit code. If this process is killed, the flow saves a checkpoint and ends."""
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), SWEEP_VARIABLE: f"{sweep}/{run.key}"}
     arguments = [sys.executable, str(ROOT / FLOW_FILE), "--config-value", "settings", run.launch.text, "run"]
     with (

@@ -13,8 +13,8 @@ from steps.run.machine import Machine, sqlite_file
 _HOST: Final = "127.0.0.1"
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # The UI only serves pages.
-    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",  # The warning is for MLflow's authors.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "PYTHONWARNINGS": "ignore:starlette.middleware.wsgi is deprecated",
 }
 
 
@@ -23,7 +23,7 @@ _QUIET: Final = {
 def command(port: int) -> int:
     """Start the MLflow UI on the runs in CHESS_GRPO_HOME; only this machine can open the page.
 
-    If MLFLOW_TRACKING_URI names a database, shows the runs in it. If it names a server, prints the address of the server's page of runs.
+    If MLFLOW_TRACKING_URI names a database, shows the database's runs. If it names a server, prints the address of the server's page.
     """
     machine = Machine.here()
     is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")
@@ -37,7 +37,7 @@ def command(port: int) -> int:
     with failures_of(machine.shown_uri, "the runs"):
         experiment = store.experiment
     server = machine.shown_uri.rstrip("/") if is_server else f"http://{_HOST}:{port}"
-    # Without `workflowType`, MLflow 3 opens a page for language models instead of the table of runs.
+    # Without `workflowType`, MLflow 3 opens a page for language models.
     runs_page = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning"
     if is_server:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")

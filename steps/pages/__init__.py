@@ -1,1 +1,1 @@
-"""A run's results in one document, and pages and texts rendered from templates of the document."""
+"""A run's results in one document, and pages rendered from the document."""

@@ -1,7 +1,4 @@
-"""Results, findings (of the diagnosis) and dataset of a run, as far as the run has come.
-
-The files may be of older code. A missing or unreadable document gives None.
-"""
+"""Reads a run's results, diagnosis and dataset. A missing or unreadable document, such as another version's, gives None."""
 
 import sys
 from contextlib import suppress
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def results_of(run: "Run | None", store: "Store") -> Results | None:
-    """Return a run's results; None before `report` has ended. Unreadable results give None and a line on stderr."""
+    """Unreadable results give None and a line on stderr."""
     if run is None or (reported := run.output_of("report")) is None:
         return None
     try:
@@ -30,7 +27,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return the diagnosis from the results, without results from `finetune`'s output; None if missing or unreadable."""
+    """Return the diagnosis from the results, or else from `finetune`'s output."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is not None:
@@ -40,7 +37,6 @@ def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosi
 
 
 def dataset_of(run: "Run", store: "Store") -> Dataset | None:
-    """Return a run's dataset; None before `join_boards` has ended, or if unreadable."""
     if (joined := run.output_of("join_boards")) is not None:
         with suppress(CorruptError, DocumentError):
             return read_dataset(store.file(joined, REPORT), joined["output_hash"])

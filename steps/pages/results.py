@@ -1,8 +1,8 @@
-"""`results.json`: a run's results, which the step `report` writes and `steps.pages.templates` and commands show.
+"""`results.json`: a run's results, which the step `report` writes.
 
-A part that was not measured is None; `Selection.sentence` has the reason. A run trains its pretrained policy, the "own start", by GRPO. The
-candidate is the checkpoint that may become champion. The ladder is a set of rated engine opponents. Regret is the mean win probability that
-a policy's best moves lose on held-out boards.
+A part that was not measured is None. A run trains its pretrained policy, the "own start", by GRPO. The candidate is the checkpoint that may
+become champion. The ladder is a set of rated engine opponents. Regret is the mean win probability that a policy's best moves lose on
+held-out boards.
 """
 
 from pathlib import Path
@@ -22,8 +22,6 @@ _MAX_SOURCES: Final = 3
 
 
 class Measurement(Document):
-    """A result of games, or regret on held-out boards."""
-
     name: str  # Label on pages, the same in all runs.
     unit: Unit
     estimate: Estimate  # Value and interval; games count as played.
@@ -32,7 +30,7 @@ class Measurement(Document):
     decides: bool = False  # True for the verdict's row: the candidate's games against its own start.
     # Name -> value of the opponent, rules, ladder or boards; None if unknown. Only results with equal yardsticks can be compared.
     yardstick: dict[str, str | None]
-    output: str  # Hash of the step's output with the measurement; runs with equal hashes share the measurement.
+    output: str  # Hash of the output with the measurement.
 
 
 class Training(Document):
@@ -51,14 +49,12 @@ class Training(Document):
 
 
 class Dataset(Document):
-    """A run's boards, from `join_boards`."""
-
     boards: Boards
     output_hash: str
 
     @property
     def name(self) -> str:
-        """The three largest sources, such as "own.pgn, engine games", and the number of others."""
+        """The three largest sources, and the number of others."""
         sources = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
         names = ["engine games" if source == ENGINE else source for source in sources]
         return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")
@@ -77,8 +73,6 @@ class ResumedFrom(Document):
 
 
 class Results(Document):
-    """The document `results.json`."""
-
     format: Literal[3] = 3  # Changes with the meaning of any key.
     kind: str  # `network` or `language`.
     origin: ResumedFrom | None  # None for a new training.
@@ -88,7 +82,7 @@ class Results(Document):
     regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate; None if not measured.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
-    training: Training  # From the report of `finetune`.
+    training: Training
     findings: Diagnosis | None  # None if the diagnosis did not run.
     settings: dict[str, Any]  # Dotted name -> value, of all settings that steps read.
     engine: str
@@ -105,5 +99,5 @@ def read_results(path: Path) -> Results:
 
 
 def read_dataset(path: Path, output_hash: str) -> Dataset:
-    """Return the dataset of `join_boards`'s report. Raises as `read_results`."""
+    """Raises as `read_results`."""
     return Dataset(boards=read_document(path, Boards), output_hash=output_hash)

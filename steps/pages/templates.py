@@ -44,11 +44,7 @@ _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
 def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
-    """Return a folder's templates.
-
-    A value that a template inserts becomes one line of text, escaped for HTML and then by `escaped`. Values of the type Markup stay as
-    they are.
-    """
+    """Return a folder's templates. An inserted value becomes one line, escaped for HTML and then by `escaped`; Markup stays as it is."""
 
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
@@ -69,7 +65,7 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
 
 
 def page(template: str, **facts: Any) -> str:
-    """Render NAME.md.j2 of this folder with the template's variables."""
+    """Render NAME.md.j2 of this folder."""
     return _environment().get_template(f"{template}.md.j2").render(**facts)
 
 
@@ -103,8 +99,6 @@ def verdict_picture(decision: Selection) -> list[str]:
 
 
 def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[str]:
-    """Draw intervals between two Elo values, with a mark at 0 if 0 lies between them."""
-
     def column(elo: float) -> int:
         return round((max(left, min(right, elo)) - left) / (right - left) * (_BAR_WIDTH - 1))
 
@@ -118,9 +112,7 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return a line per finding: the evidence, then meaning and advice.
-
-    A finding that another finding may have caused has the other's name instead of meaning and advice. `is_short`: only the evidence.
+    """Return a line per finding: evidence, then its cause (another finding) or meaning and advice. `is_short`: only the evidence.
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)
@@ -138,7 +130,6 @@ def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> lis
 
 
 def _estimate_text(estimate: Estimate, unit: Unit) -> str:
-    """Return an estimate with its interval as text; a score also in Elo."""
     text = estimate.text(unit, suffix=" Elo" if unit == Unit.ELO else "")
     return text if unit != Unit.SCORE else f"{text} = {elo_estimate(estimate).text(Unit.ELO, suffix=' Elo')}"
 
@@ -148,12 +139,9 @@ def _elo(estimate: Estimate) -> str:
 
 
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return rows of rungs (rated opponents) and both policies, highest rating first.
-
-    A row has name, rating in Elo, gap to the next lower rung, and the policies' scores against the rung.
-    """
+    """Return rows of rungs (rated opponents) and policies: name, Elo, gap to the next lower rung, the policies' scores against the rung."""
     placed = results.decision.placed
-    rows: list[tuple[float, tuple[str, ...]]] = []  # Rating, row.
+    rows: list[tuple[float, tuple[str, ...]]] = []
     for rung in results.ladder.rungs:
         games = [(name, part) for name, player in placed.items() for part in player.games if part.rung == rung.name]
         scores = ", ".join(f"{name} {part.match.score.value:.3f}" for name, part in games)

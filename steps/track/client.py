@@ -1,7 +1,4 @@
-"""A tracking store (MLflow's server or database) and MLflow's client for it.
-
-The client connects at first use. A server that does not answer costs seconds, not minutes.
-"""
+"""Connects to a tracking store (MLflow's server or database) at the first use."""
 
 import logging
 import os
@@ -16,9 +13,9 @@ from grpo.base.files import locked
 from steps.run.machine import LOOPBACK, Machine, sqlite_file, without_secrets
 from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
-# MLflow reads some variables only at its import, so they are set first. MLflow's defaults send telemetry and wait 244 s for a dead server.
+# MLflow reads some variables only at its import. The defaults send telemetry and wait 244 s for a dead server.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# No retries by MLflow: after a late response, a retry would create a second run. A later call publishes again instead.
+# After a late response, a retry would create a second run.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -27,17 +24,17 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# Log no tracebacks, because the exceptions are raised, and no progress of creating a database.
+# No tracebacks, because the exceptions are raised, and no progress of a database's creation.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 
 EXPERIMENT: Final = "chess-grpo"
-RUN: Final = "chess_grpo.run"  # Tag of a run's parent: Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
-CHILD: Final = "chess_grpo.child"  # Tag of a child run (PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
+RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
+CHILD: Final = "chess_grpo.child"  # Tag of a child (a step: PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-# Variables of accounts, which name no server: MLflow or a database's driver sends the account to any server that it connects to.
+# Variables of accounts. MLflow and databases' drivers send an account to any server that they connect to.
 _SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
@@ -49,17 +46,14 @@ _SHORT: Final = os.environ[_TIMEOUT]
 
 
 class TrackingStore:
-    """An MLflow tracking store and its registry. Reading creates nothing."""
-
     def __init__(self, uri: str) -> None:
         self._uri, self._file = uri, sqlite_file(uri)
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the tracking store at `belongs_to` (an address without secrets), the only one that may receive a run's rows.
+        """Return the tracking store at `belongs_to`, an address without secrets. This machine's secrets for the address are added.
 
-        If this machine's address differs only by its secrets, the secrets are used. Raises TrackingAwayError if the SQLite file is missing,
-        or if `belongs_to` is another server while the environment has an account: the account must not go to a second address.
+        Raises TrackingAwayError if the SQLite file is missing, or if the environment has an account for another server.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -69,13 +63,12 @@ class TrackingStore:
         if store._file is None and (account := _account(belongs_to)):
             raise TrackingAwayError(
                 f"the account for the tracking store {belongs_to}, which the run belongs to, is missing: {account} is for"
-                f" {machine.shown_uri} and goes to no other address."
-                f" Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
+                f" {machine.shown_uri}. Set MLFLOW_TRACKING_URI={belongs_to} and its account, then `chess-grpo track`"
             )
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError if `address` of artifacts is neither the server's own nor in cloud storage."""
+        """Raise TrackingRefusedError unless artifacts' `address` is the server's, in cloud storage, or a folder of this machine's store."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
@@ -95,7 +88,7 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Connected client. Two first connections at once would corrupt a new SQLite file, so a lock guards the connection."""
+        """Two first connections at once would corrupt a new SQLite file, so a lock guards the connection."""
         with nullcontext() if self._file is None else locked(self._file.parent / "mlflow.lock"):
             return MlflowClient(self._uri, registry_uri=self._uri)
 
@@ -113,7 +106,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return the names of the variables or of the file that hold an account for this kind of store; empty without an account."""
+    """Return the variables or the file with an account for this kind of store; empty without an account."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
@@ -121,7 +114,6 @@ def _account(address: str) -> str:
 
 @contextmanager
 def ignore_existing() -> Iterator[None]:
-    """Ignore MLflow's error that an object already exists."""
     try:
         yield
     except MlflowException as error:
@@ -133,8 +125,7 @@ def ignore_existing() -> Iterator[None]:
 def long_timeout() -> Iterator[None]:
     """Raise MLflow's HTTP timeout to 120 s or more while the block transfers files.
 
-    All threads share the variable, which MLflow reads at each call. So a thread that leaves its block also ends another thread's long
-    timeout.
+    All threads share the variable, so a thread that leaves its block also ends another thread's long timeout.
     """
     os.environ[_TIMEOUT] = str(max(_SECONDS_FOR_FILES, int(_SHORT)))
     try:

@@ -1,8 +1,4 @@
-"""Finds runs and policies by name; all commands and `--resume-from` take the same names.
-
-- A run is found in the store's records.
-- An alias (`champion`, `peak`) or a version (`v7`) is found in MLflow's registry.
-- A policy's files are in the output of a step in the store, or else in MLflow.
+"""Finds runs in the store's records, and policies in the store's outputs or in MLflow's registry.
 
 A chess GUI waits for this code, so torch is never imported, and MLflow is imported only to read the registry.
 """
@@ -32,24 +28,24 @@ if TYPE_CHECKING:
     from steps.track.registry import Version
 
 LAST: Final = "last"
-RUN_NAMES: Final = "last, or the id of a run (`chess-grpo runs` lists them)"
+RUN_NAMES: Final = "last, or a run's id"
 POLICY_NAMES: Final = (
-    "champion, peak or v7 (a version), with another preset as smoke/champion, last or RUN (its champion), RUN/STEP (a checkpoint), or a"
-    " policy's folder"
+    "champion, peak or a version such as v7 (of another preset: smoke/champion); last or RUN (its champion); RUN/STEP (a checkpoint);"
+    " a policy's folder"
 )
 _REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")
 _RUN: Final = re.compile(r"[\w-]+")
 
 
 class NotFoundError(PlainError, LookupError):
-    """No run, policy, checkpoint or history has this name; the message lists existing names."""
+    """No run, policy, checkpoint or history has this name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
     """A policy on this machine. If a manifest records the files' hashes, they were verified."""
 
-    folder: Path  # Weights and configuration.
+    folder: Path
     run: str  # Metaflow's id, or the folder's name if the id is unknown.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
     record: Run | None = field(default=None, compare=False)  # None for a folder, or if this store has no records of the run.
@@ -70,11 +66,11 @@ class NamedPolicy:
     run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Folder in the output, empty if the output is the policy; a version's role.
-    version: "Version | None" = None  # The registered version, if the name was an alias or a version.
+    part: str  # Folder in the output (the role of a version); empty if the output is the policy.
+    version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
-        """Return the policy after downloading missing files. Raises as `find_policy`."""
+        """Download missing files. Raises as `find_policy`."""
         return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
@@ -91,13 +87,13 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name begins like a path (`.`, `~`, `/`) or is an existing folder. `last`, aliases and versions are never folders."""
+    """Return whether a name begins like a path (`.`, `~`, `/`) or is an existing folder."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run called `name`, `last` or a run's id. Raises NotFoundError, whose message lists the allowed `names`.
+    """Return the run called `name`, which is `last` or a run's id. Raises NotFoundError, whose message has `names`.
 
     `last` is the newest run for which `has` is true, by default the newest run that has ended.
     """
@@ -107,12 +103,12 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     all_runs = runs.all()
     if name == LAST and (last := next(filter(has or (lambda run: run.status != "running"), all_runs), None)) is not None:
         if last is not all_runs[0]:
-            print(f"last: run {last.name}; run {all_runs[0].name} is newer", file=sys.stderr)
+            print(f"last: run {last.name} (run {all_runs[0].name} is newer, but not far enough)", file=sys.stderr)
         return last
     ids = [run.name for run in all_runs]
     none_yet = "there is no run yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
     newest = f"the newest runs are {', '.join(ids[:3])}" if ids else none_yet
-    fault = f"no run in {store} is far enough" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    fault = f"no run in {store} is far enough for this" if name == LAST else f"no run or policy in {store} is called {name!r}"
     raise NotFoundError(
         f"{fault}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; {newest}"
         " (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
@@ -120,11 +116,10 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy with a name of `POLICY_NAMES`, without loading the policy. Download missing files.
+    """Return the policy whose name has a form of `POLICY_NAMES`, after downloading missing files.
 
-    If the name is no folder, print the policy's step, run and folder to stderr. A folder may be a checkpoint, a champion, or an output of
-    `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError, ForeignError (other code wrote the version),
-    IncompatibleError (another action table).
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
+    ForeignError (this code cannot read the version).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -134,7 +129,7 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 
 
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
-    """Return the policy of an alias, a version, RUN or RUN/STEP, without downloading an alias's or version's files.
+    """Return the policy of an alias, a version, RUN or RUN/STEP.
 
     `role`, `champion` or `peak`, is the policy that RUN alone means. `preset` is the preset of an alias or version that names none. If
     `preset` is empty too: the preset that has the name if only one does, otherwise the default preset. Raises NotFoundError,
@@ -166,14 +161,14 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError, which lists the steps."""
+    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError."""
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:
         return int(step), kept[int(step)]
     raise NotFoundError(
-        f"there is no checkpoint of step {step}: a checkpoint is written every grpo.steps_per_checkpoint steps, and the best"
-        f" checkpoints are kept. Available steps: {', '.join(map(str, kept)) or 'none'}"
+        f"there is no checkpoint of step {step}: grpo.steps_per_checkpoint sets the steps with a checkpoint."
+        f" Available steps: {', '.join(map(str, kept)) or 'none'}"
     )
 
 
@@ -191,7 +186,7 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
     output = None if run is None else run.output_of("select")
-    # With another hash, the store's run is not the version's: another machine's run has the same id.
+    # The hashes differ if the version is from another machine's run with the same id.
     if output is None or output["output_hash"] != version.output_hash:
         run = output = None
     return NamedPolicy(run_id=version.run, run=run, policy_step=version.policy_step, output=output, part=version.role, version=version)
@@ -202,7 +197,7 @@ def _in_folder(path: Path) -> FoundPolicy:
     folder = path / CHAMPION if not is_policy(path) and is_policy(path / CHAMPION) else path
     if not is_policy(folder):
         fault = f"is not the folder of a policy: it has no {' and '.join(missing_files(path))}" if path.is_dir() else "is not a folder"
-        raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}; a run's last lines name its champion's folder")
+        raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
     step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
     return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step)

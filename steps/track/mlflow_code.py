@@ -1,7 +1,4 @@
-"""Prediction code inside a registered policy's MLflow model.
-
-`steps.track.mlflow_model` copies this file and the library `grpo` into the model.
-"""
+"""Prediction code, which `steps.track.mlflow_model` copies into a policy's MLflow model together with the library `grpo`."""
 
 import sys
 from importlib import import_module
@@ -9,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 if (_LIBRARY := Path(__file__).with_name("code") / "grpo.zip").is_file():
-    sys.path.insert(0, str(_LIBRARY))  # True only inside a model; the process that writes a model has the library installed.
+    sys.path.insert(0, str(_LIBRARY))  # Only inside a model; elsewhere the library is installed.
 import pandas as pd
 import torch
 from mlflow.exceptions import MlflowException
@@ -29,8 +26,8 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return a row per FEN of the first column: `moves` (legal moves in UCI, likeliest first) and `probabilities`.
 
-        Both are empty lists if the game is over. A language model's row has its own move, or none, and no probabilities. Raises
-        MlflowException (a server's status 400) for an invalid FEN.
+        Both are empty lists if the game is over. A language model gives at most one move and no probabilities. Raises MlflowException for
+        an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])

@@ -18,10 +18,10 @@ warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyTyp
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
 
-POLICY: Final = "policy"  # Folder of the policy's files, in `files` of `write_model`.
+POLICY: Final = "policy"
 _CODE: Final = Path(__file__).with_name("mlflow_code.py")
-_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"  # Beside `steps`.
-LIBRARY: Final = "grpo.zip"  # In a model's folder `code`, for `steps.track.mlflow_code`.
+_LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
+LIBRARY: Final = "grpo.zip"
 _NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")  # Packages for every kind of policy.
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
@@ -32,7 +32,7 @@ _EXAMPLES: Final = (
 def write_model(files: Path, folder: Path) -> None:
     """Write a policy's MLflow model to a new `folder`.
 
-    `files` has the folder `policy`, which the model loads. Other folders in `files` are only stored with the model.
+    The model loads the folder `policy` of `files`, and only stores the other folders.
     """
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)

@@ -1,4 +1,4 @@
-"""Texts for MLflow's pages: names of runs and charts, which MLflow sorts by name, and descriptions in Markdown."""
+"""Names of runs and charts, which MLflow sorts by name, and descriptions in Markdown."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,7 +7,7 @@ from steps import STEPS
 from steps.run.records import Attempt
 from steps.run.step import Step
 
-# Metric that shows whether GRPO learns -> chart title on the MLflow pages of the run and of its step `finetune`. Numbers set the order.
+# Metric -> title of its chart; numbers set the order.
 MAIN_CURVES: Final[Mapping[str, str]] = {
     "grpo/reward_gain": "1 reward gain",
     "language/reward_mean": "1 reward mean",
@@ -31,7 +31,7 @@ def tracked_name(metric: str) -> str:
 
 
 def run_name(step: str, part: str = "") -> str:
-    """Return the name of a step's run in MLflow. The number sorts the steps; `part` names one of a step's parallel tasks.
+    """Return the name of a step's run in MLflow.
 
     >>> run_name("finetune"), run_name("confirm", "2 of 2")
     ('07 finetune', '09 confirm 2 of 2')
@@ -40,6 +40,5 @@ def run_name(step: str, part: str = "") -> str:
 
 
 def step_note(step: Step, attempt: Attempt) -> str:
-    """Return the description of a step's run in Markdown: the step's purpose, after an error also status and error."""
     error = "".join(f"> {line}\n" for line in attempt.error.splitlines())
     return f"**{attempt.status.capitalize()}**\n\n{error}\n{step.says}" if error else step.says

@@ -1,9 +1,4 @@
-"""Errors of a tracking store (MLflow's server or database).
-
-- An outage may pass, and a later call sends the rows.
-- A wrong address or account needs the user's correction.
-- A refusal concerns the data, so a retry does not help.
-"""
+"""Errors of a tracking store (MLflow's server or database)."""
 
 import json
 import os
@@ -16,8 +11,7 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's codes of refusals. Errors that may pass have other codes: 500, 429, missing credentials, TEMPORARILY_UNAVAILABLE (a locked
-# database), and BAD_REQUEST, which MLflow returns for its database's errors.
+# MLflow's codes of refusals. BAD_REQUEST is not one of them: MLflow returns this code for its database's errors, which may pass.
 _REFUSALS: Final = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
@@ -29,7 +23,7 @@ _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS: Final = 200  # Length of a server's answer in a message.
-# Words of an outage in another server's JSON. MLflow's message about such JSON has no HTTP status that could show the outage.
+# Words of an outage in another server's JSON, because MLflow's message about such JSON has no HTTP status.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -58,7 +52,7 @@ class TrackingRefusedError(TrackingAwayError):
 
 
 class WrongAddressError(TrackingAwayError):
-    """The address or the account is wrong. Rows wait for a correction; a new run is refused."""
+    """The address or the account is wrong. Rows wait for a correction."""
 
 
 def address_fault(address: str) -> str:
@@ -88,7 +82,7 @@ def address_fault(address: str) -> str:
 
 
 def proxy_of(address: str) -> str:
-    """Return a text with an address's proxy and the variable that sets the proxy; empty without a proxy."""
+    """Return an address's proxy and the proxy's environment variable as text; empty without a proxy."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -98,17 +92,16 @@ def proxy_of(address: str) -> str:
 
 
 def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
-    """Return the remedy for a 401, 403 or 407. `is_own` means that MLflow wrote the answer `words`."""
+    """`is_own` means that MLflow wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
-        return f"start the server with `mlflow server --allowed-hosts {host}` (needed since MLflow 3.5), or use a name that it allows"
+        return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
     if (proxy := proxy_of(store)) and not is_own and status != "401":
-        return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY, or have the proxy let it pass"
+        return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY"
     return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with address or account, and the remedy; empty for other errors."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
@@ -137,7 +130,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 def failures_of(store: str, what: str) -> Iterator[None]:
     """Turn errors of MLflow and its libraries into this module's errors.
 
-    `store` is the tracking store's address without secrets. `what` names the data in the message: "refuses WHAT".
+    `store` is the tracking store's address without secrets; `what` names the data in the message.
     """
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
@@ -145,7 +138,7 @@ def failures_of(store: str, what: str) -> Iterator[None]:
 
     try:
         yield
-    except PlainError:  # Has a plain message already.
+    except PlainError:
         raise
     except (MlflowException, SQLAlchemyError, OSError, ModuleNotFoundError, BotoCoreError, ClientError) as error:
         text = str(error)

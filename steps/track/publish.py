@@ -1,10 +1,9 @@
-"""Logs runs to MLflow from run records and step journals (one line per record of metrics). A repeated call logs nothing twice.
+"""Logs runs to MLflow from run records and step journals (one line per record of metrics). No row is logged twice.
 
-- A run has one parent run in MLflow, found by the tag `chess_grpo.run`. Each step, and each part of a step with parallel tasks, has one
-  child run. All attempts (tries of a task) log to the same child.
+- A run has one parent run in MLflow. Each step, and each part of a step with parallel tasks, has one child run, to which all attempts
+  (tries of a task) log.
 - A row is one value of a metric. Metric name and step number identify a row: databases round values, and a restarted step logs new times.
-- A process that has just started, or whose last call failed, first reads the rows in MLflow, then sends the missing rows. The process reads
-  the rows once more before an attempt counts as logged.
+- A process reads the rows in MLflow before it first sends rows, after a failed call, and before an attempt counts as logged.
 """
 
 import json
@@ -34,7 +33,7 @@ from steps.track.registry import register
 from steps.track.sender import journal_of
 
 # isort: split
-# After `steps.track.client`, which sets what MLflow reads once.
+# After `steps.track.client`, which sets variables that MLflow reads only at its import.
 from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
@@ -43,20 +42,20 @@ _LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the attempt that 
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
-_LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000 (mlflow.utils.validation).
+_LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
-_LONGEST_DIGEST: Final = 36  # Characters in MLflow's column.
-_LONGEST_NAME: Final = 500  # Characters in MLflow's column.
-SECONDS: Final = 30.0  # Longest wait for a server when a run starts, ends or is listed; equal to a step's (`steps.track.sender`).
+# Characters in MLflow's columns.
+_LONGEST_DIGEST: Final = 36
+_LONGEST_NAME: Final = 500
+SECONDS: Final = 30.0  # Longest wait for a server when a run starts, ends or is listed.
 Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (metric, step) of the rows in MLflow.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
     """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
 
-    Parallel processes log nothing twice either. Errors of the tracking store become the returned reason. With `task`, a (step, part), only
-    this task's rows are sent; the run's texts and policies wait for a call without `task`. `known` has the rows that earlier calls found or
-    sent; the call adds its own.
+    With `task`, a (step, part), only this task's rows are sent; the run's texts and policies wait for a call without `task`. `known` has
+    the rows that earlier calls found or sent; the call adds its own.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -66,8 +65,8 @@ def publish_all(
 ) -> dict[str, str]:
     """Publish `runs`, by default the runs that are not completely logged. Return run -> reason, as `publish`.
 
-    `again` includes logged runs and compares their rows, because databases may be restored or deleted. With a server, the call takes at
-    most `seconds` (default: no limit); late runs have a reason and wait for a later call.
+    `again` includes logged runs, because a database may have been restored or deleted. With a server, the call takes at most `seconds`
+    (default: no limit); late runs have a reason.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
@@ -94,12 +93,12 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Publish runs in order and fill `reasons`. A tracking store that does not answer gets no second request."""
+    """A tracking store that does not answer gets no second request, which would take seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
         if address in away:
-            reasons[run.name] = away[address]  # A further request would take seconds.
+            reasons[run.name] = away[address]
             continue
         view = _View(run, store, machine, {}, again=again)
         reasons[run.name] = view.publish(None)
@@ -108,13 +107,11 @@ def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again:
 
 
 class _View:
-    """One run in its tracking store."""
-
     def __init__(self, run: Run, store: Store, machine: Machine, known: Known, *, again: bool = False) -> None:
         self._run, self._store, self._machine, self._known, self._again = run, store, machine, known, again
         self.is_away = False
         self._key, self._locks = f"{run.name}@{round(1_000 * run.started)}", machine.home / "tracking"
-        self._problems: list[str] = []  # Why something is not logged.
+        self._problems: list[str] = []
 
     def publish(self, task: tuple[str, str] | None) -> str:
         try:
@@ -148,7 +145,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Two runs that end together on one disk register in turn, so the second run is compared with the first run's policies.
+            # Runs that end together register in turn, so the second run is compared with the first run's policies.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -156,7 +153,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note a refusal by the tracking store, or a damaged file on this machine, and go on after the block."""
+        """Note a refusal or a damaged file, and go on after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -164,7 +161,6 @@ class _View:
             self._problems.append(str(error))
 
     def _log_dataset(self, parent: Logged, dataset: Dataset, place: str) -> None:
-        """Log the dataset as the run's input, which MLflow shows in the table of runs, and the dataset's hash as a parameter."""
         self._describe(parent, {}, {"dataset": dataset.output_hash})
         if any(logged.dataset.digest == dataset.output_hash[:_LONGEST_DIGEST] for logged in parent.inputs.dataset_inputs):
             return
@@ -179,10 +175,6 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        """Send an attempt's missing rows to its child, and the main metrics' rows also to the parent.
-
-        After the attempt's end, also send the step's pages and set the tag `_LOGGED`.
-        """
         declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
@@ -205,10 +197,7 @@ class _View:
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
-        """Send a task's missing rows to an MLflow run.
-
-        A first call, or `ask_store`, first reads the rows of the metrics `names` in MLflow.
-        """
+        """Send a task's missing rows. The first call, and each call with `ask_store`, reads the rows of the metrics `names` in MLflow."""
         run_id = logged.info.run_id
         if ask_store or (run_id, task) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
@@ -238,7 +227,6 @@ class _View:
         return first
 
     def _describe(self, run: Logged, tags: Mapping[str, str], params: Mapping[str, str] | None = None) -> None:
-        """Set changed tags and missing parameters. Tags are cut to a length that all databases accept."""
         short = {name: value if len(value) <= _LONGEST_TAG else f"{value[:_LONGEST_TAG]} ... (cut here)" for name, value in tags.items()}
         new_tags = [RunTag(name, value) for name, value in short.items() if run.data.tags.get(name) != value]
         new_params = [Param(name, value) for name, value in (params or {}).items() if name not in run.data.params]

@@ -1,15 +1,14 @@
 """MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-A finished run registers two policies as versions of the model: its champion (the policy to play), and its peak, whose score in games
-against the run's initial (pretrained) policy has the highest lower bound. A run's peak becomes `peak` if
+A finished run registers two versions of the model: its champion (the policy to play), and its peak, whose score in games against the run's
+initial (pretrained) policy has the highest lower bound. A champion becomes `champion` only by beating the current one in games. A peak
+becomes `peak` if
 - the interval of this score is not entirely below 0.5, the score of equal policies,
 - no other peak with the same initial policy has an equal or better lower bound (without games, any peak with games is better),
 - it has played games, or no current peak has the same initial policy, and
 - the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
 
-Only a policy that has beaten the champion in games replaces the champion.
-
-Every account of the server can write tags, sources and files, so `grpo.base.door` checks all of them before use.
+Every account of the server can write tags, sources and files, so `grpo.base.door` checks them before use.
 If this code cannot read the version that holds an alias, the alias stays.
 """
 
@@ -54,7 +53,7 @@ from steps.track.client import CHILD, RUN, TrackingStore, ignore_existing, long_
 from steps.track.outages import failures_of
 
 # isort: split
-# After `steps.track.client`, which sets environment variables that MLflow reads only at its import.
+# After `steps.track.client`, which sets variables that MLflow reads only at its import.
 from mlflow.entities import Run as Logged
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
@@ -65,15 +64,13 @@ MODEL: Final = "chess-policy-"
 ORIGIN: Final = "origin.json"
 _POLICY: Final = "chess_grpo.policy"  # Version's tag: `_Facts` as JSON.
 _DATASET: Final = "chess_grpo.dataset"  # Version's tag: hash of the run's dataset.
-_EVEN: Final = 0.5  # Score of two equal policies.
-_MAX_FILES: Final = 1_000  # Largest number of files of a version; a peak has about 40.
+_EVEN: Final = 0.5
+_MAX_FILES: Final = 1_000  # Per version; a peak has about 40.
 _WeightsHash = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
 
 
 @STRICT
 class _Facts(TypedDict):
-    """Contents of the tag `_POLICY`: fields of `Version`."""
-
     run: Id
     role: Literal["champion", "peak"]
     output_hash: Hash
@@ -87,7 +84,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`: facts of the run that made a peak. A run on another machine needs these facts to resume from the peak."""
+    """Contents of `origin.json`: facts of the run that made a peak, for resuming on another machine."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -106,7 +103,7 @@ class Version:
     preset: str
     number: int
     run: str  # Metaflow's id.
-    role: str  # `champion` or `peak`; also the folder in the output.
+    role: str  # `champion` or `peak`.
     output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
@@ -121,8 +118,7 @@ class Version:
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
     """Return preset -> version with the name (an alias, or a number such as `v7`). Raises TrackingAwayError.
 
-    A ForeignError stands for a version of other code. A model without a valid preset in its name is skipped with a warning on stderr. The
-    result is empty without a tracking store.
+    A ForeignError stands for a version that this code cannot read.
     """
     tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
@@ -149,10 +145,7 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Return the local folder of a version's verified files. Download missing files.
-
-    Raises CorruptError, ForeignError, TrackingAwayError.
-    """
+    """Download a version's files if missing. Return the folder. Raises CorruptError, ForeignError, TrackingAwayError."""
     target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
@@ -169,7 +162,6 @@ def fetch(version: Version, machine: Machine) -> Path:
 
 
 def _download(version: Version, machine: Machine, folder: Path) -> None:
-    """Download a version's files to a new folder; check each listed name first."""
     TrackingStore(machine.tracking_uri).refuse_foreign_place(version.source)
     files = get_artifact_repository(f"{version.source}/artifacts", tracking_uri=machine.tracking_uri)
     folder.mkdir()
@@ -185,7 +177,7 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
     for entry in files.list_artifacts(folder or None):
         name = checked(_FILE_NAME_FORM, entry.path, f"the list of files in {folder or 'a registered version'}")
         if not name.startswith(f"{folder}/" if folder else ""):
-            raise ForeignError(f"{name} is listed in {folder}, and is not there")
+            raise ForeignError(f"MLflow's list of {folder} names {name}, which is outside of that folder")
         if entry.is_dir:
             yield from _file_names(files, name)
         else:
@@ -193,10 +185,9 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 
 
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
-    """Copy the outputs behind a registered peak from MLflow into the store, so a run can resume from the peak. Hashes are verified.
+    """Copy the outputs behind a registered peak from MLflow into the store. Raises as `fetch`.
 
-    Returns the settings, step -> output, and lines about `data`, `verdict` and `findings`, all of the run that made the peak. Raises as
-    `fetch`.
+    Returns the settings, step -> output, and lines about `data`, `verdict` and `findings` of the run that made the peak.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     path = folder / "origin" / ORIGIN
@@ -210,7 +201,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
-        # This output of `finetune` has only one checkpoint, so 24 digits of the checkpoint's hash are the output's version.
+        # The output has only one checkpoint, so 24 digits of the checkpoint's hash are the output's version.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -219,7 +210,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Return a step's output; create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
+    """Create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
@@ -231,7 +222,7 @@ def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], fol
 
 
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: Logged) -> str:
-    """Register the peak and champion of `select`, set the aliases that they win, and return a line about each alias. Idempotent."""
+    """Register a run's peak and champion, set the aliases that they win, and return a line about each alias. Idempotent."""
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
     tracking.refuse_foreign_place(str(parent.info.artifact_uri))
@@ -252,7 +243,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # If two machines register at once, or the server completes a request late, there are double versions.
+        # Two machines that register at once, or a late request, make double versions.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
@@ -261,14 +252,14 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
-    """Set the alias if `offered` wins the alias. Return the end of a line, such as "is version 7"."""
+    """Return the end of a line, such as "is version 7"."""
     preset, current = offered.preset, _find_version(role, offered.preset, client)
     if isinstance(current, ForeignError):
         return f"stays: {current}"
     if role == PEAK:
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
-        # A policy that became champion after this run's games stays, because this run's champion has not played it.
+        # A policy that became champion after this run's games stays: this run has not beaten that policy.
         has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
@@ -280,10 +271,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
-    """Log a policy's MLflow model to the parent's artifacts. Return its address and the hash of the files' hashes.
-
-    A peak's model includes the folder `origin`: `origin.json` and the outputs that a resumed run needs.
-    """
+    """Return the logged model's address and the hash of the files' hashes. A peak's model has the outputs that a resumed run needs."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
@@ -308,7 +296,6 @@ def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: 
 
 
 def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
-    """Return a version's `_Facts` without `files`."""
     selected = run.output_of("select")
     assert selected is not None
     step = decision.peak_step if role == PEAK else decision.champion_step
@@ -327,7 +314,6 @@ def _facts(role: str, run: Run, decision: Selection) -> dict[str, Any]:
 
 
 def _find_version(name: str, preset: str, client: MlflowClient) -> Version | ForeignError | None:
-    """Return the version with an alias or a number such as `v7`; a ForeignError if other code wrote it, None if missing."""
     get = client.get_model_version_by_alias if name in ALIASES else client.get_model_version
     try:
         return _version(get(f"{MODEL}{preset}", name.removeprefix("v")), preset)
@@ -340,7 +326,7 @@ def _find_version(name: str, preset: str, client: MlflowClient) -> Version | For
 
 
 def _version(entry: Any, preset: str) -> Version:
-    """Convert MLflow's entry. Raises ForeignError if other code wrote it."""
+    """Raises ForeignError if this code cannot read the entry."""
     try:
         tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
@@ -362,15 +348,15 @@ def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[V
 def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
     """Return why `offered` does not replace `current` as `peak`; empty if `offered` does.
 
-    `same_start` has the registered peaks with the same initial policy as `offered`, which is one of these peaks.
+    `same_start` has all registered peaks with `offered`'s initial policy.
     """
     if offered.high is not None and offered.high < _EVEN:
-        return f"version {offered.number} plays worse than its own start"
+        return f"version {offered.number} plays worse than its initial policy"
     best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)
     if best.number != offered.number and (offered.low is None or (best.low or 0.0) >= offered.low):
-        return f"version {best.number}, from the same start, has the better lower bound"
+        return f"version {best.number}, with the same initial policy, has an equal or better lower bound"
     if current is not None and current.initial_weights != offered.initial_weights and current.number > offered.number:
-        return f"version {current.number} is newer, and from another start"
+        return f"version {current.number} is newer, and has another initial policy"
     if current is not None and current.initial_weights == offered.initial_weights and offered.low is None:
         return f"version {offered.number} has played no games"
     return ""

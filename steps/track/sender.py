@@ -1,6 +1,6 @@
 """Sends a step's journal (one line per record of metrics) to a tracker, MLflow or W&B, while the step works.
 
-An attempt is one try of a step's task. Each tracker that is slow or silent delays the attempt's end by at most 30 s.
+An attempt is one try of a step's task.
 """
 
 import threading
@@ -16,7 +16,6 @@ _SECONDS_AFTER_FAILURE: Final = 30.0
 
 
 def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
-    """Return an attempt's journal from its output, or else from the progress folder on this machine."""
     if attempt.output is not None:
         try:
             return read_journal(store.file(attempt.output, JOURNAL).parents[1])
@@ -29,19 +28,19 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 class Sender(threading.Thread):
     """Calls `send` for an attempt every 5 s, after a failure every 30 s, and once more after the attempt's end.
 
-    `send` returns why lines are unsent, empty if all are sent. A reason or an exception becomes a warning with the name `tracker`. The
-    warning ends with `later`, which says how the lines are sent later.
+    `send` returns why lines are unsent, empty if all are sent. A reason or an exception becomes a warning that ends with `later`, which
+    says how the lines are sent later. An outage has one warning.
     """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:
         super().__init__(name=tracker, daemon=True)
         self.is_over = threading.Event()
-        self.seconds_at_end = 30.0  # Longest wait for unsent lines.
+        self.seconds_at_end = 30.0
         self._later, self._send, self._attempt, self._store = later, send, attempt, store
         self._has_warned = False
 
     def finish(self) -> None:
-        """Wait up to `seconds_at_end` until the ended attempt's lines are sent, then print a warning. Each outage has one warning."""
+        """Wait up to `seconds_at_end` for the ended attempt's last lines."""
         self.is_over.set()
         self.join(self.seconds_at_end)
         if self.is_alive():

@@ -1,7 +1,4 @@
-"""A sweep runs each combination of settings with each seed.
-
-A run's tag has the sweep's name and the run's key. Results are found by the key alone, so sweeps share equal runs.
-"""
+"""A sweep runs each combination of settings with each seed. Sweeps share equal runs, which have equal keys."""
 
 import itertools
 import json
@@ -20,14 +17,14 @@ from steps.run.records import Run, Runs
 from steps.run.store import Store
 
 SWEEP: Final = "chess_grpo.sweep"  # Run's tag: SWEEP_NAME/RUN_KEY.
-SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Variable that gives the tag to the process that starts a run.
+SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Environment variable with the tag.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRun:
     combination: str  # Values of `--set` as `key = value, ...`.
     seed: int
-    key: str  # Hash of settings, code and engine. A finished run with the same key is not repeated.
+    key: str  # Hash of settings, code and engine.
     policy: PolicyConfig
     launch: Launch
 
@@ -39,8 +36,8 @@ class PlannedRun:
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
     """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine, which results also depend on.
-    Raises ConfigError for invalid settings or two equal runs.
+    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine. Raises ConfigError for
+    invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
     for seed in seeds:
@@ -49,7 +46,7 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
             resolved = read_settings(text)
             plain = resolved.model_dump(mode="json")
             key = sha256_json({"settings": plain, "made by": made_by})[:24]
-            # All settings are in the launch, so editing the file during the sweep changes no run.
+            # The launch has all settings, so a later edit of the file changes no run.
             run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(plain))
             if key in runs:  # A run that counts twice would narrow the intervals.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
@@ -58,12 +55,11 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
 
 
 def sweep_name(plan: Sequence[PlannedRun]) -> str:
-    """Return a sweep's name, also its folder's: a hash of its runs' keys."""
     return sha256_json([run.key for run in plan])[:12]
 
 
 def _lines(option: str) -> list[str]:
-    """Return a line of TOML for each value of `key=a,b`."""
+    """Return a TOML line for each value of `key=a,b`."""
     key, sign, text = (part.strip() for part in option.partition("="))
     if key == "seed":
         raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
@@ -86,16 +82,14 @@ def _value(word: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRow:
-    """Current results of one planned run."""
-
     planned: PlannedRun
-    verdict: str  # Verdict, else the run's status; `not run` before the run's start.
+    verdict: str  # Verdict, else the run's status or `not run`.
     gains: Mapping[str, Estimate]  # Label of a measurement -> gain in Elo.
     is_finished: bool
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run. Of the runs with its key, the newest finished run counts, else the newest run."""
+    """Return a row per planned run. The newest finished run with its key counts, else the newest run."""
     best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():

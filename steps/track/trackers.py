@@ -22,7 +22,7 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
         from steps.track.publish import publish  # In the sender's thread, because MLflow takes seconds to import.
 
         reason = publish(run, store, machine, task=(attempt.step, attempt.part), known=known)
-        if reason:  # A call may have succeeded although its response was lost, so the next call reads the stored rows.
+        if reason:  # The call may have succeeded although its response was lost, so the next call reads the stored rows.
             known.clear()
         return reason
 
@@ -31,7 +31,6 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
 
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
-    """Send an attempt to MLflow, and to W&B if mirroring is on, while the block runs."""
     senders = [sender for sender in (publisher_of(machine, attempt), mirror_of(machine, attempt)) if sender is not None]
     for sender in senders:
         sender.start()

@@ -1,8 +1,7 @@
-"""Mirrors a step's journal to Weights & Biases (W&B) in a thread of the step's process; off by default (CHESS_GRPO_WANDB).
+"""Mirrors a step's journal (one line per record of metrics) to Weights & Biases (W&B); off by default (CHESS_GRPO_WANDB).
 
-The journal has one line per record of metrics. Each step, and each part of a step with parallel tasks, has one W&B run. Line N becomes row
-N. W&B ignores a row whose number it already has, so a restarted step sends all lines again. Without key or network, W&B writes to a folder
-that `wandb sync` uploads.
+Each step, and each part of a step with parallel tasks, has one W&B run. Line N becomes row N. A restarted step sends all lines again, and
+W&B ignores a row that it already has. Without key or network, W&B writes to a folder that `wandb sync` uploads.
 """
 
 import hashlib
@@ -24,7 +23,7 @@ _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 1
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return a sender to W&B. Return None if mirroring is off, or if offline files would be lost with a container's disk."""
+    """Return None if mirroring is off or a container's disk would lose offline files."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None
@@ -45,7 +44,6 @@ class _Mirror:
         self._is_complete = False
 
     def send(self, run: Run, attempt: Attempt) -> str:
-        """Send new lines. At the attempt's end, close W&B's run; if files stay offline, print the command that uploads them."""
         if self._is_complete:
             return ""
         logged = self._logged = self._logged or self._init(run, attempt)
@@ -70,13 +68,12 @@ class _Mirror:
         return ""
 
     def _upload_command(self) -> str:
-        """Return the command that uploads all offline runs of this home; empty if all are marked as uploaded."""
+        """Return the command that uploads all offline runs of this home; empty if all are uploaded."""
         folder = self._home / _FOLDER
         is_open = any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*"))
         return f"wandb sync {shlex.quote(str(folder))}/offline-run-*" if is_open else ""
 
     def _init(self, run: Run, attempt: Attempt) -> Any:
-        """Return W&B's run; offline if W&B cannot be reached."""
         import wandb
 
         (self._home / _FOLDER).mkdir(parents=True, exist_ok=True)
@@ -110,6 +107,6 @@ class _Mirror:
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # W&B's service still holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        # The x axis of all charts is the metric `step`. W&B's own step is the line number, because only that increases with every row.
+        # Charts use the metric `step`, because W&B's own step, here the line's number, must increase with every row.
         logged.define_metric("*", step_metric="step")
         return logged

@@ -27,7 +27,7 @@ def test_a_match_is_printed_and_written_and_repeats_with_its_seed(
     match = ("match", f"{policy}@0.5", "stockfish:nodes=1,random=.5", "--pairs", "2", "--set", "seed=7", *short)
     code, out, _ = console(*match, *(word for kind in KINDS for word in (f"--{kind}", tmp_path / f"one.{kind}")))
     assert code == 0
-    for said in ("as played", "adjudicated", "ends", "2 distinct openings, a pair of games for each"):
+    for said in ("as played", "adjudicated", "ends", "2 distinct openings, two games each"):
         assert said in out
     assert len(re.findall(r"^  (?:as played|adjudicated) +0\.\d{3} \[.*\] = [+-]\d+ Elo \[.*\], 2 pairs$", out, flags=re.MULTILINE)) == 2
     games = games_in((tmp_path / "one.pgn").read_text())

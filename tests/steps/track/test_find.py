@@ -99,7 +99,7 @@ def test_the_last_run_is_the_newest_that_has_what_is_asked(home: Machine, capsys
     assert find_run("last", store, has=lambda _: True).name == "run-3"
     assert find_run("last", store).name == "run-2", "it was killed, so it is over"
     assert find_run("last", store, has=lambda run: run.output_of("select") is not None).name == "run-1"
-    assert "last: run run-1; run run-3 is newer" in capsys.readouterr().err
+    assert "last: run run-1 (run run-3 is newer" in capsys.readouterr().err
     assert find_policy(f"last/{PEAK_AT}", home).run == "run-2", "it has checkpoints, though no champion"
 
 

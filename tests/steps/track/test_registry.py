@@ -34,21 +34,21 @@ NEW = replace(HELD, number=4, run="8")
     ("offered", "held", "others", "why"),
     [
         (replace(NEW, low=0.5501), HELD, [], ""),
-        (replace(NEW, low=0.5499), HELD, [], "version 3, from the same start, has the better lower bound"),
-        (NEW, HELD, [], "version 3, from the same start, has the better lower bound"),
-        (replace(NEW, low=None), HELD, [], "version 3, from the same start, has the better lower bound"),
+        (replace(NEW, low=0.5499), HELD, [], "version 3, with the same initial policy, has an equal or better lower bound"),
+        (NEW, HELD, [], "version 3, with the same initial policy, has an equal or better lower bound"),
+        (replace(NEW, low=None), HELD, [], "version 3, with the same initial policy, has an equal or better lower bound"),
         (replace(NEW, low=0.1), replace(HELD, low=None), [], ""),
         (replace(NEW, low=None), replace(HELD, low=None), [], "version 4 has played no games"),
         (replace(NEW, low=None, initial_weights="x"), HELD, [], ""),
-        (replace(NEW, initial_weights="x", number=2), HELD, [], "version 3 is newer, and from another start"),
+        (replace(NEW, initial_weights="x", number=2), HELD, [], "version 3 is newer, and has another initial policy"),
         (NEW, None, [], ""),
         # A1: a run from another start lay between, and a collapsed run took the alias.
-        (replace(NEW, low=0.08, high=0.21), None, [], "version 4 plays worse than its own start"),
+        (replace(NEW, low=0.08, high=0.21), None, [], "version 4 plays worse than its initial policy"),
         (
             replace(NEW, low=0.3, high=0.7),
             replace(HELD, initial_weights="x"),
             [HELD],
-            "version 3, from the same start, has the better lower bound",
+            "version 3, with the same initial policy, has an equal or better lower bound",
         ),
         (replace(NEW, low=0.6, high=0.7), replace(HELD, initial_weights="x"), [HELD], ""),
     ],
@@ -244,7 +244,7 @@ def test_a_file_that_a_store_names_outside_of_its_folder_is_not_written(machine:
         with pytest.raises(ForeignError, match="the list of files in a registered version was not written by this code"):
             registry.fetch(version, machine)
     monkeypatch.setattr(LocalArtifactRepository, "list_artifacts", lambda *_: [FileInfo("a", is_dir=True, file_size=None)])
-    with pytest.raises(ForeignError, match="a is listed in a, and is not there"):
+    with pytest.raises(ForeignError, match="list of a names a, which is outside of that folder"):
         registry.fetch(version, machine)
     assert not list(machine.home.parent.rglob("evil"))
 
