@@ -66,7 +66,7 @@ def body(work: Work) -> None:
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
             return value_tables(boards, pool, depth=settings.boards.depth)
 
-        dataset, self_play = _states(work, train, heldout, values, first=first)
+        dataset, self_play = _states(work, train, heldout, values, reference, first=first)
         problem = NetworkProblem(reference, dataset, settings.grpo, seed=settings.seed, self_play=self_play, values=values)
         trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first)
         if origin is not None:
@@ -77,10 +77,12 @@ def body(work: Work) -> None:
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 
 
-def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values, *, first: int) -> tuple[DatasetStates, SelfPlay | None]:
+def _states(
+    work: Work, train: BoardArrays, heldout: BoardArrays, values: Values, reference: NetworkPolicy, *, first: int
+) -> tuple[DatasetStates, SelfPlay | None]:
     config, seed = work.settings.grpo, work.settings.seed
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play_fraction)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed)
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, prepared=reference.prepared)
     if not num_own:
         return dataset, None
     return dataset, SelfPlay(
@@ -92,6 +94,7 @@ def _states(work: Work, train: BoardArrays, heldout: BoardArrays, values: Values
         # Self-play never trains on held-out positions.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         num_processes=work.machine.num_threads,
+        prepared=reference.prepared,
         say=work.say,
     )
 

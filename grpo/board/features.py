@@ -6,11 +6,13 @@ only features that it removes or adds (https://www.chessprogramming.org/NNUE), a
 Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import embedding_bag
 
 from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
@@ -47,6 +49,17 @@ class MoveFeatures:
         counts = self.counts[rows][:, :width]
         return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
 
+    def select_moves(self, columns_B: Tensor) -> "MoveFeatures":
+        """Return the features of one move of each board, the move in column `columns_B` [B]."""
+        counts = self.counts.long()
+        rows = torch.arange(len(counts), device=counts.device)
+        firsts = (self.num_entries.cumsum(0) - self.num_entries) + (counts.cumsum(1) - counts)[rows, columns_B]
+        lengths = counts[rows, columns_B]
+        chosen = _ranges(firsts, lengths)
+        return MoveFeatures(
+            boards=self.boards, counts=self.counts[rows, columns_B][:, None], num_entries=lengths, entries=self.entries[chosen]
+        )
+
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
         """Return the features, mirrored left to right if `turned_B` [B] is True."""
         codes = _REFLECTED.to(self.entries.device)
@@ -69,6 +82,17 @@ class MoveFeatures:
         index[first] = NUM_ROWS + rows
         weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
+
+
+def joined_features(parts: Sequence[MoveFeatures]) -> MoveFeatures:
+    """Return the features of all parts' boards, in order."""
+    width = max(part.counts.shape[1] for part in parts)
+    return MoveFeatures(
+        boards=torch.cat([part.boards for part in parts]),
+        counts=torch.cat([functional.pad(part.counts, (0, width - part.counts.shape[1])) for part in parts]),
+        num_entries=torch.cat([part.num_entries for part in parts]),
+        entries=torch.cat([part.entries for part in parts]),
+    )
 
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:

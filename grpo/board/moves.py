@@ -12,7 +12,19 @@ import torch
 from torch import Tensor
 
 from grpo.board.actions import NUM_ACTIONS, action_id
-from grpo.board.afterstates import ACTION_SQUARES, BIT, IN_RANK, KING_LINES, RANK_SHIFTS, RIGHT_ENDS, Sets, attacks, moved, on_lines, sets_of
+from grpo.board.afterstates import (
+    ACTION_SQUARES,
+    BIT,
+    IN_RANK,
+    KING_LINES,
+    RANK_SHIFTS,
+    RIGHT_ENDS,
+    Sets,
+    attacks,
+    moved,
+    on_lines,
+    sets_of,
+)
 from grpo.board.bitboards import KNIGHT, LINES, UP, advanced, rays, shift, shifts, signed, union
 from grpo.board.encoding import BLACK_TO_MOVE, CASTLING, EN_PASSANT, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
@@ -33,7 +45,6 @@ _STEPS: Final = (
 )
 _PAWN_PLANES: Final = (72, 74, 75)  # Planes of the pawn's steps that can promote.
 _PROMOTIONS: Final = (None, chess.KNIGHT, chess.BISHOP, chess.ROOK, chess.QUEEN)
-_FLIPPED_CODES: Final = torch.tensor([0, *range(7, 13), *range(1, 7)], dtype=torch.uint8)
 
 
 def _id(plane: int, end: int, promotion: int | None) -> int:
@@ -51,7 +62,7 @@ _IDS: Final = torch.tensor([[[_id(plane, end, piece) for piece in _PROMOTIONS] f
 
 
 def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all legal moves of N positions, encodings [N, 71]: the position's index [M], ascending, and action ids [M], ascending per position."""
+    """Return all legal moves of N encodings [N, 71]: index of the position [M], ascending; action id [M], ascending in a position."""
     sets = sets_of(encodings_NE)
     device = encodings_NE.device
     planes = _pseudo_legal(sets, encodings_NE)
@@ -61,7 +72,7 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     reached, piece = (ids >= 0).nonzero(as_tuple=True)
     keys = (rows[reached] * NUM_ACTIONS + ids[reached, piece]).sort().values
     rows, ids = keys // NUM_ACTIONS, keys % NUM_ACTIONS
-    # Only four kinds of moves can leave our king attacked: any move in check, the king's, one that starts on a line of the king, en passant.
+    # Only these moves can leave our king attacked: any move in check, the king's, from a square on the king's lines, en passant.
     start, end, _ = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = BIT.to(device)
     kings = sets.us[_KING]

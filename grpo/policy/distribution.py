@@ -17,6 +17,7 @@ from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
 from grpo.board.features import MoveFeatures, move_features
+from grpo.board.replies import CachedReplies, find_replies
 from grpo.dataset.table import LabelArrays
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class PositionBatch:
     """[B, A] bool, True if the move repeats a position of the game."""
     features: MoveFeatures | None = None
     """Result of `with_features`, if computed."""
+    cached_replies: CachedReplies | None = None
+    """Replies to the likeliest moves, if computed (`grpo.policy.policy.NetworkPolicy.prepared`)."""
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -85,10 +88,15 @@ class PositionBatch:
             is_legal=is_legal[:, :width],
             repeats=self.repeats[rows][:, :width],
             features=None if self.features is None else self.features.select_rows(rows, width),
+            cached_replies=None if self.cached_replies is None else self.cached_replies.select_rows(rows),
         )
 
     def move_features(self) -> MoveFeatures:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
+
+    def replies(self, rows: Tensor, columns: Tensor) -> MoveFeatures:
+        """Return the features of all replies to M moves, in `columns` [M] of the boards `rows` [M] (`grpo.board.replies`)."""
+        return find_replies(self.encodings, self.action_ids, self.cached_replies, rows, columns)
 
     def with_features(self) -> Self:
         """Return the batch with its moves' features, about 1.5 kB per board, which saves time if boards are used again."""

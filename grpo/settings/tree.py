@@ -87,7 +87,7 @@ class PolicyConfig(Section):
     kind: Annotated[str, AfterValidator(known_kind)] = NETWORK
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (`docs/language.md`); it changes some defaults."""
-    network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "afterstates"
+    network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "replies"
     """File in `grpo/policy/networks` with the class `Network` (docs/library.md)."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
     """Width of the embeddings; their sum describes the position after a move."""

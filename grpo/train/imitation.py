@@ -30,10 +30,14 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
 
+    first_with_replies = config.num_steps - config.num_steps // 4 + 1
+
     def rate(step: int) -> float:
         return config.learning_rate * (1 - (step - 1) / config.num_steps)
 
     def loss(step: int) -> Tensor:
+        if step == first_with_replies:
+            policy.begin_to_look_ahead()
         rows = next(batches)
         is_image = torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5
         return _loss(policy, reflected(positions.select_rows(rows), is_image), played[rows])

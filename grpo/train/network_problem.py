@@ -162,6 +162,8 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
 
     A trajectory ends with its game, or if the engine fails.
     """
+    # Boards that the trajectories reach have no cached replies, and a batch has them for all its boards or for none.
+    states = replace(states, positions=replace(states.positions, cached_replies=None))
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
     # Trajectories 0 to G - 1 start at the first board, G to 2G - 1 at the second.

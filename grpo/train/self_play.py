@@ -4,7 +4,7 @@ A round is a set of games, whose boards are the self-play states of the next `gr
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import chess
@@ -53,6 +53,8 @@ class SelfPlay:
     exclude: Container[str]
     """Keys (`position_key`) of positions that must not be states."""
     num_processes: int
+    prepared: Callable[[PositionBatch], PositionBatch]
+    """The reference's `prepared`. The policy's own would be another one after a resume, and round otherwise."""
     say: Callable[[str], None]
     """Prints a line when a round begins."""
     _round: int | None = None
@@ -86,7 +88,7 @@ class SelfPlay:
         if tensors:
             self._round = int(tensors["round"])
             fields: dict[str, Any] = {name: tensors[name] for name in _POSITIONS}
-            positions = PositionBatch(**fields).with_features()
+            positions = self.prepared(PositionBatch(**fields))
             self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
 
     def _play_round(self, number: int, policy: MovePolicy) -> States:
@@ -106,7 +108,7 @@ class SelfPlay:
             "self_play/decisive": ends.count(End.CHECKMATE) / len(ends),
             "self_play/repeated": ends.count(End.REPETITION) / len(ends),
         }
-        return states
+        return replace(states, positions=self.prepared(states.positions))
 
     def _play_games(self, number: int, policy: MovePolicy) -> tuple[list[chess.Board], list[PlayedGame]]:
         config = self.config

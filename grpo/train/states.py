@@ -73,6 +73,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
         is_legal=positions.is_legal,
         repeats=positions.repeats,
         features=None if positions.features is None else positions.features.reflected(is_mirrored),
+        cached_replies=None if positions.cached_replies is None else positions.cached_replies.reflected(is_mirrored),
     )
 
 
@@ -107,9 +108,19 @@ class TooFewStatesError(PlainError, ValueError):
 
 
 class DatasetStates:
-    def __init__(self, arrays: BoardArrays, *, states_per_step: int, seed: int) -> None:
-        """Keep boards with at least two legal moves. Raises TooFewStatesError if too few remain."""
-        positions = PositionBatch.from_arrays(arrays).with_features()
+    def __init__(
+        self,
+        arrays: BoardArrays,
+        *,
+        states_per_step: int,
+        seed: int,
+        prepared: Callable[[PositionBatch], PositionBatch] = PositionBatch.with_features,
+    ) -> None:
+        """Keep boards with at least two legal moves. Raises TooFewStatesError if too few remain.
+
+        `prepared` is the reference's (`grpo.policy.policy.NetworkPolicy.prepared`); it changes the time of a step, and no result.
+        """
+        positions = PositionBatch.from_arrays(arrays)
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1
         self._all = States(positions=positions, values=values, phases=phases).select_rows(has_choice.nonzero()[:, 0])
@@ -118,6 +129,7 @@ class DatasetStates:
                 f"the dataset's training split has {len(self._all)} boards with at least two legal moves; a step uses {states_per_step}:"
                 " lower grpo.states_per_step, or raise boards.num_train"
             )
+        self._all = replace(self._all, positions=prepared(self._all.positions))
         self._size, self._seed = states_per_step, seed
 
     def states(self, step: int) -> States:

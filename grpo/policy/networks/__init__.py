@@ -4,13 +4,33 @@
 network has no dropout, and a board's logits do not depend on the other boards.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 
 from grpo.policy.files import IncompatibleError
 from grpo.settings.tree import PolicyConfig
+
+if TYPE_CHECKING:
+    from grpo.policy.distribution import PositionBatch
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A network that also looks at the opponent's replies."""
+
+    looks_ahead: Tensor
+    """Whether it looks at replies yet; a buffer, so it is saved with the weights."""
+
+    def begin_to_look_ahead(self) -> None:
+        """Imitation calls it before its last quarter."""
+
+    def candidates(self, positions: PositionBatch, count: int) -> Tensor:
+        """Return the columns of the `count` moves, [B, count], whose replies it will most likely need; -1 for none."""
 
 
 def is_network(name: str) -> bool:

@@ -20,6 +20,25 @@ from grpo.settings.tree import PolicyConfig
 _EMBEDDING_SCALE: Final = 0.1  # Makes a new network's sums of 128 rows about 1 in size.
 
 
+class Scorer(nn.Module):
+    """Two layers that turn N sums of embeddings, [N, width], into scores, [N]."""
+
+    def __init__(self, width: int, hidden_width: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.hidden = nn.Linear(width, hidden_width)
+        self.score = nn.Linear(hidden_width, 1)
+        self.short_cut = nn.Linear(width, 1, bias=False)
+
+    def forward(self, sums_NW: Tensor) -> Tensor:
+        first = functional.relu(sums_NW + self.bias)
+        second = functional.relu(self.hidden(first))
+        # The last layer uses full precision despite autocast, because bfloat16's three digits are too few for probability ratios near 1.
+        with torch.autocast(first.device.type, enabled=False):
+            second = second.to(first.dtype)
+            return cast(Tensor, self.score(second) + self.short_cut(first))[:, 0]
+
+
 class Network(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
@@ -27,17 +46,9 @@ class Network(nn.Module):
         # Dataset boards have no history, so imitation leaves this row at zero; GRPO learns the value of repetitions in games.
         rows[REPETITION] = 0
         self.embedding = nn.Parameter(rows)
-        self.bias = nn.Parameter(torch.zeros(config.width))
-        self.hidden = nn.Linear(config.width, config.hidden_width)
-        self.score = nn.Linear(config.hidden_width, 1)
-        self.short_cut = nn.Linear(config.width, 1, bias=False)
+        self.scorer = Scorer(config.width, config.hidden_width)
 
     def forward(self, positions: PositionBatch) -> Tensor:
         """Return logits, [B, A], 0 on padding, in the parameters' precision."""
-        first = functional.relu(positions.move_features().sums(self.embedding) + self.bias)
-        second = functional.relu(self.hidden(first))
-        # The last layer uses full precision despite autocast, because bfloat16's three digits are too few for probability ratios near 1.
-        with torch.autocast(first.device.type, enabled=False):
-            second = second.to(first.dtype)
-            scores_N = cast(Tensor, self.score(second) + self.short_cut(first))[:, 0]
+        scores_N: Tensor = self.scorer(positions.move_features().sums(self.embedding))
         return scores_N.new_zeros(positions.is_legal.shape).masked_scatter(positions.is_legal, scores_N)

@@ -1,0 +1,78 @@
+"""The chess network that looks at the opponent's replies to its likeliest moves. It asks no engine.
+
+The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES` moves of largest logit, each position after the
+opponent's reply gets a threat, a score of how good the reply is for the opponent. It comes from the first columns of the same embedding
+and from layers of its own. The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
+
+Threats cost several times as much as the logits, so imitation trains without threats until its last quarter (`begin_to_look_ahead`).
+
+Legend: B boards, A moves of a board (padded), K candidates of a board, M candidates of all boards, N replies to all candidates.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from grpo.board.features import MoveFeatures
+from grpo.policy.distribution import PositionBatch
+from grpo.policy.networks import afterstates
+from grpo.settings.tree import PolicyConfig
+
+NUM_CANDIDATES: Final = 3
+WIDTH: Final = 64
+"""Columns of the embedding that threats use."""
+
+
+class Network(nn.Module):
+    looks_ahead: Tensor
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__()
+        self.moves = afterstates.Network(config)
+        self.threats = afterstates.Scorer(min(WIDTH, config.width), config.hidden_width)
+        for weights in (self.threats.score.weight, self.threats.score.bias, self.threats.short_cut.weight):
+            nn.init.zeros_(weights)
+        self.register_buffer("looks_ahead", torch.tensor(False))
+
+    def begin_to_look_ahead(self) -> None:
+        self.looks_ahead.fill_(True)
+
+    def candidates(self, positions: PositionBatch, count: int) -> Tensor:
+        """Return the columns of the moves of largest logit, [B, count], -1 if a board has fewer moves; of equal moves the first."""
+        with torch.no_grad():
+            return _likeliest(self.moves(positions), positions.is_legal, count)
+
+    def forward(self, positions: PositionBatch) -> Tensor:
+        """Return logits, [B, A], 0 on padding."""
+        logits: Tensor = self.moves(positions)
+        if not self.looks_ahead:
+            return logits
+        columns_BK = _likeliest(logits.detach(), positions.is_legal, NUM_CANDIDATES)
+        rows, slots = (columns_BK >= 0).nonzero(as_tuple=True)
+        replies = positions.replies(rows, columns_BK[rows, slots])
+        answered = (replies.counts > 0).any(1).nonzero()[:, 0]  # The other candidates end the game.
+        if not len(answered):
+            return logits
+        if len(answered) < len(rows):
+            replies = replies.select_rows(answered, replies.counts.shape[1])
+        with torch.no_grad():
+            is_reply = replies.counts > 0
+            threats = self._threats(replies)
+            best = threats.new_full(is_reply.shape, -torch.inf).masked_scatter(is_reply, threats).argmax(1)
+        # Only the largest threat has a gradient, so the others are computed without.
+        slot = rows[answered], slots[answered]
+        largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies.select_moves(best)).to(logits.dtype))
+        has_BK = torch.zeros_like(columns_BK, dtype=logits.dtype).index_put(slot, logits.new_ones(len(answered)))
+        mean_B1 = largest_BK.sum(1, keepdim=True) / has_BK.sum(1, keepdim=True).clamp(min=1)
+        return logits.scatter_add(1, columns_BK.clamp(min=0), (mean_B1 - largest_BK) * has_BK)
+
+    def _threats(self, replies: MoveFeatures) -> Tensor:
+        scores: Tensor = self.threats(replies.sums(self.moves.embedding[:, : len(self.threats.bias)]))
+        return scores
+
+
+def _likeliest(logits_BA: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
+    columns = logits_BA.masked_fill(~is_legal_BA, -torch.inf).sort(dim=1, descending=True, stable=True).indices[:, :count]
+    is_move = torch.arange(columns.shape[1], device=columns.device) < is_legal_BA.sum(1, keepdim=True)
+    return torch.nn.functional.pad(torch.where(is_move, columns, -1), (0, count - columns.shape[1]), value=-1)
