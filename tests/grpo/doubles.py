@@ -17,6 +17,7 @@ from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import MoveDistribution, PositionBatch
+from grpo.policy.networks.afterstates import Scorer
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 from grpo.settings.tree import PolicyConfig
@@ -172,8 +173,8 @@ def sampled_moves(old: MoveDistribution, columns_BG: Tensor, values_BA: Tensor, 
 
 def sharpened(policy: NetworkPolicy, factor: float) -> NetworkPolicy:
     with torch.no_grad():
-        for head in (policy.network.score, policy.network.short_cut):
-            for parameter in head.parameters():
+        for scorer in (module for module in policy.network.modules() if isinstance(module, Scorer)):
+            for parameter in (*scorer.score.parameters(), *scorer.short_cut.parameters()):
                 parameter.mul_(factor)
     return policy
 
@@ -188,6 +189,7 @@ def saved_policy(folder: Path, seed: int) -> Path:
 def lively_policy(seed: int = 1) -> NetworkPolicy:
     """Return a policy whose every layer counts, unlike a fresh one's, with an entropy of about 2.3."""
     policy = new_policy(TINY, seed=seed, device=CPU)
+    policy.begin_to_look_ahead()
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.network.parameters():

@@ -240,7 +240,7 @@ def test_fresh_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(2)
     again, other = (new_policy(TINY, seed=seed, device=CPU).network.state_dict() for seed in (3, 4))
     assert all(torch.equal(one[name], again[name]) for name in one)
-    assert not torch.equal(one["embedding"], other["embedding"])
+    assert not torch.equal(one["moves.embedding"], other["moves.embedding"])
 
 
 ENDGAME = chess.Board("4k3/1P6/8/8/8/8/8/R3K2R w KQ - 3 1")

@@ -14,6 +14,7 @@ from grpo.board.encoding import position_key
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.metrics.table import METRICS
+from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import new_policy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.network_problem import NetworkProblem
@@ -54,9 +55,16 @@ def own_games(
 ) -> SelfPlay:
     numbers: dict[str, Any] = {"states_per_step": 4, "self_play_fraction": 0.9, "self_play_states": 40, "self_play_steps": 12}
     config = GrpoConfig(**{**numbers, **settings})
-    values = values or MadeUpValues()
     return SelfPlay(
-        values=values, config=config, size=size, first_step=first_step, seed=3, exclude=exclude, num_processes=2, say=lambda _: None
+        values=values or MadeUpValues(),
+        config=config,
+        size=size,
+        first_step=first_step,
+        seed=3,
+        exclude=exclude,
+        num_processes=2,
+        prepared=PositionBatch.with_features,
+        say=lambda _: None,
     )
 
 

@@ -444,7 +444,7 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
     trainer = trainer_of()
     steps(trainer, 1)
     before = state_of(trainer)
-    hidden = trainer.policy.network.hidden
+    hidden = trainer.policy.network.moves.scorer.hidden
     handle = hidden.weight.register_hook(lambda gradient: gradient * math.inf)
     record = trainer.step()
     assert record.metrics["grpo/skipped"] == 2
@@ -457,7 +457,7 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_left_out_too() -> None:
 def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_end() -> None:
     trainer = trainer_of(learning_rate=1e-3)
     steps(trainer, 1)
-    weight = trainer.policy.network.hidden.bias
+    weight = trainer.policy.network.moves.scorer.hidden.bias
     good = weight.detach().clone()
     with torch.no_grad():
         weight[0] = math.nan
