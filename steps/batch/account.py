@@ -71,7 +71,7 @@ def _queues(default: str | None, environment: Mapping[str, str]) -> str:
     }
     works = ("ENABLED and VALID", "ENABLED and UPDATING")
     if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
-        raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
+        raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED, and VALID or UPDATING {_PAGE}")
     return ", ".join(named)
 
 

@@ -25,8 +25,6 @@ _REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOIN
 
 
 class StoreError(PlainError, OSError):
-    """The store failed."""
-
     may_pass = True  # A retry may succeed.
 
 

@@ -1,7 +1,4 @@
-"""Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent.
-
-When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG).
-"""
+"""Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent."""
 
 import os
 import signal
@@ -27,7 +24,7 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 def own_token() -> str:
     """Return this process's machine, boot, process namespace, id and start time; empty without /proc.
 
-    The start time is needed because ids are reused.
+    The start time tells processes with a reused id apart.
     """
     if not _NAMESPACE.exists():
         return ""
@@ -59,7 +56,7 @@ def _start(process: int) -> str | None:
 def end_with_parent(*, unwinds: bool = False) -> None:
     """End this process when its parent in the flow ends (Linux only). Call this once, in the main thread, before anything else.
 
-    The kernel sends the signal when the thread that started this process ends, so the parent's main thread must start this process.
+    The kernel sends SIGTERM (PR_SET_PDEATHSIG) when the thread that started this process ends. So the parent's main thread must start it.
     With `unwinds`, SIGTERM raises SystemExit, and cleanup runs.
     """
     parent = os.environ.get(PARENT_VARIABLE)

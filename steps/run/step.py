@@ -72,8 +72,8 @@ class Step:
     of_run: tuple[OfRun, ...] = ()
     joins: str = ""  # Pattern of the files that this step joins from parallel tasks; the version covers their hashes.
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
-    pages: tuple[str, ...] = ()  # Files of the output that MLflow gets, if they exist.
-    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the step and at the run.
+    pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
+    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run, too.
     resources: Literal["training", "games", "others"] = "others"  # Row of the settings' `resources`, for AWS Batch.
     is_inherited: bool = False  # Whether a resumed run takes the origin's output, even if the code has changed.
     is_registered: bool = False  # Whether the registry stores the output beside each peak.

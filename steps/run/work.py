@@ -69,7 +69,7 @@ class Work:
     part: Part = Part(number=0, count=1)
     facts: Mapping[str, Any] = field(default_factory=dict)  # The version's settings, and its hash of each input.
     progress_folder: Path  # Survives a kill; contains the journal.
-    listeners: tuple[Listener, ...] = ()  # After a kill they receive the kept records again.
+    listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
     say: Callable[[str], None] = print  # Prints a line.
     saved: Callable[[], None] = lambda: None  # The body calls this after each save of progress.
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events for the listeners.
