@@ -47,7 +47,7 @@ class LanguageProblem:
         self.reference.network.requires_grad_(requires_grad=False)
         self.kl_warmup_steps = settings.language.kl_warmup_steps
         self._max_gap = MAX_GAP[precision]
-        self.max_log_ratio = 10 * self._max_gap
+        self.max_log_ratio = 10 * self._max_gap  # A margin: other batches round differently.
         self._boards, self._settings, self._grader, self._first_step = boards, settings, grader, first_step
         self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
 

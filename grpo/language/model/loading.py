@@ -28,7 +28,7 @@ class LanguageModelError(PlainError, RuntimeError):
 def hub_commit(config: LanguageConfig) -> str:
     """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    Raises LanguageModelError if neither has the model.
+    If the file's path shows no commit, return the revision. Raises LanguageModelError if neither has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -125,6 +125,7 @@ def _at(revision: str) -> dict[str, Any]:
 
 
 def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
+    # Transformers would list all known model types.
     reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
     return LanguageModelError(
