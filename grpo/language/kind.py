@@ -27,7 +27,7 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:
-    """Return {"model": hash}: a hash of the folder's files, or the commit of the model on the hub.
+    """Return {"model": hash}: a hash of the folder's files, or the model's commit on the hub.
 
     The dict is empty for `small`, which the settings determine. Raises LanguageModelError if neither hub nor cache has the model.
     """

@@ -1,4 +1,4 @@
-"""Checks of the AWS account for tasks on AWS Batch. They run in parallel and take about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch. The checks run in parallel and take about ten seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

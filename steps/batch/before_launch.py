@@ -1,4 +1,4 @@
-"""Checks before Metaflow is imported, because Metaflow would report faults as tracebacks."""
+"""Checks before the flow starts, because Metaflow would report faults as tracebacks."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 

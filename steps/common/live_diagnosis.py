@@ -1,4 +1,4 @@
-"""Diagnosis of `finetune` during training. It changes no output, so no step's version (the hash that identifies an output) covers it."""
+"""Diagnosis of `finetune` during training. The diagnosis changes no output, so no step's version (hash) covers this module."""
 
 from collections.abc import Mapping
 from pathlib import Path

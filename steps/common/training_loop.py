@@ -119,7 +119,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # A kill between writing the report and the last checkpoint leaves a report of a later step. Training then goes on.
+        # A kill before the last checkpoint leaves a report of a later step than the restored one. Training then goes on.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:

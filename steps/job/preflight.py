@@ -34,6 +34,7 @@ from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
 _FREE_BYTES: Final = 2 * 1024**3
+# A line NAME==VERSION of the lock file.
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5  # Most files or packages in a message.
 
@@ -75,7 +76,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Run the checks of `doctor`, which change nothing. If the settings are invalid (a ConfigError), check the defaults."""
+    """Run the checks of `doctor`, which change nothing. Defaults replace invalid settings (a ConfigError)."""
     usable, fault = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 from grpo.base.errors import PlainError
 
-_DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Its folder is not on root's PATH.
+_DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 # Names of environment variables, up to `MIRROR`.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.

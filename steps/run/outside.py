@@ -1,6 +1,6 @@
 """Hashes or descriptions of the inputs that no step computes: engine, device, files, initial language model, default settings.
 
-A step's version, a hash of all that the output depends on, covers them.
+A step's version, a hash of all that the output depends on, covers these inputs.
 """
 
 from collections.abc import Callable, Mapping

@@ -56,7 +56,8 @@ def _start(process: int) -> str | None:
 def end_with_parent(*, unwinds: bool = False) -> None:
     """End this process when its parent in the flow ends (Linux only). Call this once, in the main thread, before anything else.
 
-    The kernel sends SIGTERM (PR_SET_PDEATHSIG) when the thread that started this process ends. So the parent's main thread must start it.
+    The kernel sends SIGTERM (PR_SET_PDEATHSIG) when the thread that started this process ends, so only the
+    parent's main thread may start this process.
     With `unwinds`, SIGTERM raises SystemExit, and cleanup runs.
     """
     parent = os.environ.get(PARENT_VARIABLE)

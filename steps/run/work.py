@@ -67,7 +67,7 @@ class Work:
     of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if they exist.
     parts: Sequence[Path] = ()  # Folders of the joined parallel tasks' outputs.
     part: Part = Part(number=0, count=1)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # The version's settings, and its hash of each input.
+    facts: Mapping[str, Any] = field(default_factory=dict)  # `settings`: the version's settings; input -> hash.
     progress_folder: Path  # Survives a kill; contains the journal.
     listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
     say: Callable[[str], None] = print  # Prints a line.

@@ -107,7 +107,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return, in nats, the mean entropy of an answer (a sum over its tokens) and ln(V), the largest entropy of one token."""
+        """Return an answer's mean entropy, summed over its tokens, and ln(V), the largest entropy of one token; both in nats."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002

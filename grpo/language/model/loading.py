@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # A usable tokenizer encodes and decodes this text without loss.
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
-_DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
+_DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")  # Parts of the names of dropout rates.
 
 
 class LanguageModelError(PlainError, RuntimeError):

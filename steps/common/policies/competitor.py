@@ -23,7 +23,7 @@ class Competitor(Protocol):
         """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player that samples at `temperature` from the random stream `stream`, or if None plays greedily."""
+        """Return a player that samples at `temperature` from the random stream `stream`, or is greedy if `temperature` is None."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
         """Return the metrics of a table's held-out boards."""
