@@ -34,7 +34,7 @@ PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
 """Stages of a selection. No two stages share an opening."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` divide.
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` share out.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 

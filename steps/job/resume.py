@@ -28,7 +28,7 @@ from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
-"""Settings of `join_boards` and `pretrain` that change neither boards nor network."""
+"""Settings of `join_boards` and `pretrain` that change neither boards nor network, so they may be changed."""
 
 
 class ResumeError(PlainError, RuntimeError):

@@ -101,9 +101,10 @@ class _Task:
 
     @cached_property
     def champion(self) -> tuple[Path | None, str]:
-        """Folder of the registry's champion (None if no champion is played), and its entry in the step's version.
+        """Folder of the registry's champion (None if no champion is played), and the champion's entry in the step's version.
 
-        If the champion's own run had the same version of this step, the step reuses that run's output and plays no champion.
+        The entry is the weights' hash, `_UNPLAYED`, or "" without a champion. If the champion's own run had the same version of this step,
+        the step reuses that run's output and plays no champion.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""

@@ -62,8 +62,8 @@ def moves_with_retries(
 ) -> list[Reply]:
     """Return one reply per board. A reply has no move if no answer names a legal move.
 
-    The first answer is sampled at `temperature`, or greedy for None. Retries are always sampled at temperature 1; a greedy one would repeat
-    the answer.
+    The first answer is sampled at `temperature`, or greedy for None. Retries are always sampled at temperature 1; a greedy retry would
+    repeat the answer.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)
