@@ -24,7 +24,7 @@ from steps.names import DECISIONS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NUM_OF_EACH_KIND: Final = 4  # Most notable decisions of each kind (improved, worsened, worst, best).
+_NUM_OF_EACH_KIND: Final = 4  # Notable decisions of each kind (improved, worsened, worst, best).
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:  # noqa: ARG001
