@@ -58,7 +58,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return notable moves on boards, seen by the player to move."""
+    """Return boards with notable moves, seen by the player to move; no parts without `decisions`."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}

@@ -81,6 +81,6 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return the names of the yardsticks' parts that differ or are unknown."""
+    """Return the names of the yardsticks' parts that are unknown or differ."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]
