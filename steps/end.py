@@ -19,7 +19,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
 
     No line of the text begins with a space, because Metaflow strips leading spaces.
     """
-    from steps.track.publish import SECONDS, publish_all  # Imports MLflow: seconds.
+    from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
 
     job: Job = flow.job
     machine = Machine.here()
