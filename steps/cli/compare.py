@@ -64,7 +64,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
     yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
-        yield "An interval that contains 0 neither shows nor excludes a difference. In many rows, one may mislead by chance."
+        yield "An interval that contains 0 neither shows nor excludes a difference. Among many rows, one may mislead by chance."
     if reused:
         yield f"Measured once, because the later run reused the output: {'; '.join(reused)}."
     if not_compared:

@@ -98,7 +98,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
         return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
     if (proxy := proxy_of(store)) and not is_own and status != "401":
         return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY"
-    return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
+    return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account with access"
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
