@@ -116,7 +116,7 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy whose name has a form of `POLICY_NAMES`, after downloading missing files.
+    """Return the policy called `name`, which has one of the forms in `POLICY_NAMES`. Download missing files.
 
     A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
     ForeignError (this code cannot read the registered version).

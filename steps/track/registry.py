@@ -9,7 +9,7 @@ in games. A peak becomes `peak` if
 - the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
 
 Every account of the server can write tags, sources and files, so `grpo.base.door` checks them before use.
-If this code cannot read the version that holds an alias, the alias stays.
+An alias stays if this code cannot read its version.
 """
 
 import json
