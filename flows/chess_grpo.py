@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# The module prepares the process before Metaflow is imported. Its folder is not on the path of `python -P` and of tests.
+# `before_metaflow` prepares the process before Metaflow is imported. Its folder is not on the path of `python -P` and of tests.
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 
