@@ -17,6 +17,7 @@ from grpo.viewer.decisions import Decisions, NotableDecision
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, page_part
 
+# Colors of the moves' arrows: red, green, blue, opacity.
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
