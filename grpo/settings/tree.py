@@ -67,7 +67,7 @@ class BoardsConfig(Section):
     max_per_game_and_phase: Count = 4
     """Maximum boards of a phase per game, so long games do not dominate."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out, with their mirror images."""
+    """Files with positions, such as openings, that the dataset leaves out, also with exchanged colors."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -103,7 +103,7 @@ class PretrainConfig(Section):
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3
-    """Highest learning rate of AdamW; it falls to 0. Use 1e-5 to 5e-5 for a pretrained language model."""
+    """Highest learning rate of AdamW; it falls toward 0. Use 1e-5 to 5e-5 for a pretrained language model."""
     steps_per_validation: Count = 200
     """Steps between validation measurements."""
     num_steps: Annotated[int, Field(ge=0)] = 1_000
@@ -168,7 +168,7 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Apart from rounding, only the device that trains changes results."""
+    """Numbers of tasks and cores change results only by rounding; a GPU instead of a CPU in training can change more."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""
@@ -197,7 +197,7 @@ class Settings(Section):
     def _with_defaults(cls, given: Any) -> Any:
         """Override the defaults of the policy's kind, and of each type of task, with the given keys.
 
-        Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig`.
+        Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig.training`.
         """
         if not isinstance(given, dict) or not isinstance(policy := given.get("policy", {}), dict):
             return given  # Pydantic refuses these settings.
@@ -253,7 +253,7 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Raises ConfigError with one line per bad key."""
+    """Return the settings `base`, overridden by `given`. Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
