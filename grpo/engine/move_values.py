@@ -22,7 +22,7 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
-_LICHESS_SLOPE: Final = 0.00368208
+_LICHESS_SLOPE: Final = 0.00368208  # Per centipawn.
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear.
 NUM_DEEP: Final = 8
@@ -46,6 +46,7 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
+    """Return the reward, in [0, 1]: by `LOGISTIC_SLOPE`, or in a band for mates, nearer to 0 or 1 the nearer the mate."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -114,7 +115,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and lower scores for the other moves, because depth 1 misses the reply."""
+    """Return the deep scores, and lower scores for the other moves. Scores of depth 1 ignore the reply, so they can be too high."""
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
         if shallow[move] != last:
