@@ -46,7 +46,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Read a decompressed EPD file; a broken line gives a Rejection.
 
-    The right moves are the best moves (EPD's `bm`; without it, all legal moves) except the moves to avoid (`am`).
+    The right moves are EPD's best moves `bm`, or without `bm` all legal moves, except the moves to avoid `am`.
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):

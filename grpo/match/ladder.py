@@ -58,7 +58,7 @@ def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
-    """Return indices of rungs, (stronger, weaker)."""
+    """Return the pairs of rungs that play, as indices (stronger, weaker)."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
@@ -202,7 +202,7 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
     """Return the largest number of openings that `place_on_ladder` can use."""
-    num_probes = len(make_rungs(config)).bit_length()
+    num_probes = len(make_rungs(config)).bit_length()  # Longest binary search.
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 
@@ -221,9 +221,10 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
-    - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
+    - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung. The search ends at a
+      score from 0.2 to 0.8.
     - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
-    - A single player plays half of `num_rung_pairs` openings per rung.
+    - A single player plays half of `num_rung_pairs` openings per rung, rounded up.
     - Two players play `num_rung_pairs` openings per rung, the same for both; a second part follows if the first shows no difference.
 
     `openings` are at least `num_openings_to_place` FENs.
