@@ -151,7 +151,7 @@ def explain_write_errors(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         parent = next(folder for folder in target.parents if folder.exists())
-        # `remedy` is about the target's folder, so it would be wrong for a file elsewhere.
+        # The remedy would be wrong for a file elsewhere.
         is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"

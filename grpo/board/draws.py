@@ -14,8 +14,8 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # Material is sufficient while a pawn, rook or queen is left. A move removes at most two of them: it captures one, and underpromotes
-        # a pawn. So with one or two left, only captures and promotions can draw.
+        # Material is sufficient while a pawn, rook or queen is left. A move removes at most two: it captures one, and underpromotes a pawn.
+        # So with one or two left, only captures and promotions can draw.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -33,7 +33,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that repeat a position of the move stack. One repetition counts, as in engines."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
-    # The shortest repetition has four plies: the move, and three before it.
+    # The shortest repetition has four plies, the move included.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}

@@ -1,7 +1,7 @@
 """Afterstates (positions after a move) as sparse features. A network's first layer adds one table row per feature.
 
 Each square, also an empty one, has two features:
-- its piece with both sides' control: a side's least valuable attacker, and whether several attack (`grpo.board.afterstates.NUM_CONTROLS`)
+- its piece with both sides' control (a side's least valuable attacker, and whether several attack)
 - its piece with the square
 
 A move lists only features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as
@@ -27,9 +27,9 @@ REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a
 NUM_ROWS: Final = REPETITION + 1
 
 # An entry is a code, negative if the move removes the feature:
-# - Code 1 + i is feature i. Code 0 is unused, because it has no sign.
-# - The next 101 codes are the half-move clock's values 0-100: all use the clock's row, `REPETITION - 1`, with weight value / 100.
-# - The last code stands for all features of the board before the move.
+# - Code 1 + i is feature i; 0 has no sign.
+# - The next 101 codes are the half-move clock's values 0-100: row `REPETITION - 1` with weight value / 100.
+# - The last code is the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -37,7 +37,7 @@ _IS_CLOCK: Final = (_CODES >= _CLOCK) & (_CODES < _BOARD)
 _ROW_OF_CODE: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)
 _WEIGHT_OF_CODE: Final = torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)
 _HAS_SQUARE: Final = (_CODES > _PIECES) & (_CODES <= _WHOLE)
-# Code of the feature on the board mirrored left to right: `^ 7` reverses the file of a square.
+# Code of the mirrored feature: `^ 7` reverses a square's file.
 _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES).to(torch.int16)
 
 
@@ -64,7 +64,7 @@ class MoveFeatures:
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
 
     def sums(self, embedding_RW: Tensor) -> Tensor:
-        """Return each afterstate's sum of its features' rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]; columns of a board ascend."""
+        """Return for each afterstate the sum of its features' rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
         squares = self.boards.long()
         starts = torch.arange(0, squares.numel(), squares.shape[1], device=squares.device)
         boards_BW = _weighted_sums(embedding_RW, squares.flatten(), starts, embedding_RW.new_ones(squares.numel()))
@@ -81,7 +81,7 @@ class MoveFeatures:
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
     """Return weighted sums of table rows, [N, W]. Sum n begins at `first_N[n]` of `index_E`."""
-    # The backward pass of `_WeightedSums` adds a row's gradients one after the other. On CUDA, pretraining would take twice as long.
+    # `_WeightedSums` adds a row's gradients one after the other, so pretraining on CUDA would take twice as long.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
@@ -99,8 +99,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Sorting 16-bit integers takes a quarter of the time of 64-bit ones. A stable sort fixes the order of addition, so rounding is
-        # reproducible.
+        # Sorting 16-bit integers takes a quarter of the time. A stable sort fixes the order of addition, so rounding is reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))

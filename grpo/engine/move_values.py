@@ -46,7 +46,7 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
-    """Return the reward, in [0, 1]: by `LOGISTIC_SLOPE`, or in a band for mates, nearer to 0 or 1 the nearer the mate."""
+    """Return the reward, in [0, 1]; mates are in the bands, nearer mates nearer to 0 or 1."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))

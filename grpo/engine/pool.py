@@ -113,7 +113,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
         With `gives_up`, raises EngineError if five queries in a row failed, or at least ten and at least 1 % of all calls' queries.
-        Raises EngineMissingError if the engine scores too few moves at once.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -182,7 +181,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call runs. After a fork, begin without processes."""
+        """Assert that no other call runs."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}

@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts. If setpriv exists, the engine is killed when the Python process ends or is killed."""
+"""One UCI engine process over pipes, with timeouts. The engine ends with the Python process, with setpriv even if that is killed."""
 
 import contextlib
 import os

@@ -13,7 +13,7 @@ from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import wilson_interval
 
-COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns.
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 _BAND: Final = 200  # Rating points.
 _AT_ONCE: Final = 1_000  # Exercises in memory.
 

@@ -1,8 +1,7 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
 The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would win
-nearly every game against weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1]. A probe is a short match that
-shows which rungs are near a player's strength.
+nearly every game against weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -221,8 +220,7 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
-    - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung. The search ends at a
-      score from 0.2 to 0.8.
+    - Probes (short matches) give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
     - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
     - A single player plays half of `num_rung_pairs` openings per rung, rounded up.
     - Two players play `num_rung_pairs` openings per rung, the same for both; a second part follows if the first shows no difference.

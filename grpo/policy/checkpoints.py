@@ -58,10 +58,9 @@ def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
 
 
 def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> tuple[_Policy, TrainingState]:
-    """Return the policy, of class `kind`, on `device`, and the training state on the CPU.
+    """Return the policy on `device` and the training state on the CPU.
 
-    Raises CorruptError if a file is missing or its hash is wrong, IncompatibleError if the policy is of another kind, and the errors of
-    `Policy.load`.
+    Raises CorruptError for a missing or changed file, IncompatibleError for another kind than `kind`, and the errors of `Policy.load`.
     """
     verified_manifest(folder)
     if (stored := policy_kind(folder)) != kind.kind:

@@ -128,7 +128,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def _numbers_hash(tensor: Tensor) -> str:
-    # Pieces are hashed one after the other, because `hex` copies the bytes and would double a large tensor's memory.
+    # Hashed in pieces, because `hex` copies the bytes.
     digest, numbers = sha256(str(tuple(tensor.shape)).encode()), tensor.numpy().reshape(-1).view(np.uint8)
     for start in range(0, len(numbers), _HASHED_BYTES):
         digest.update(numbers[start : start + _HASHED_BYTES].tobytes().hex().encode())

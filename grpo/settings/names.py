@@ -13,8 +13,8 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that versions leave out. The contents of the files are hashed instead of their paths. `resources` divide the work, which changes
-outputs only by rounding."""
+"""Settings that versions leave out: paths, because the files' contents are hashed, and `resources`, because they change outputs only by
+rounding."""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -31,7 +31,7 @@ _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether `name` is in `sections`, which lists settings and sections, or lies in a section that is.
+    """Return whether `name` is in `sections` (settings and sections), or lies in a section listed there.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
@@ -49,9 +49,9 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
-    """Return a copy with only the settings in `names` (dotted names of settings and sections).
+    """Return a copy with only the settings within `names`; reading another setting raises UndeclaredSettingError.
 
-    `Section` raises UndeclaredSettingError when another setting is read. `prefix`: the section's own dotted name and a dot.
+    `prefix`: the section's own dotted name and a dot.
     """
     shown = section.model_copy()
     for field, value in section:
@@ -101,7 +101,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 def short(name: str, value: Any) -> str:
     """Return a value as a short text. Files lose their folders.
 
-    A text is cut to `_MAX_LENGTH`. A list with a longer text is shown as first item, last item and number of items.
+    A text is cut to `_MAX_LENGTH`. A longer list becomes first item, last item and length.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

@@ -168,7 +168,7 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Numbers of tasks and cores change results only by rounding; a GPU instead of a CPU in training can change more."""
+    """Results differ only by rounding, except between CPU and GPU."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""
@@ -253,7 +253,7 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Return the settings `base`, overridden by `given`. Raises ConfigError with one line per bad key."""
+    """Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:

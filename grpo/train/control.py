@@ -1,6 +1,4 @@
-"""Control of training: sets temperature, loss coefficients and learning rate of each rollout, and stops a run whose entropy stays too low.
-
-Three controllers decide: for entropy, for KL, and for critical (too low) entropy.
+"""Control of training: sets temperature, loss coefficients and learning rate of each rollout; stops a run of critical (too low) entropy.
 
 - Entropy: entropy of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
@@ -102,7 +100,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # The logarithm is capped at 0, so exp cannot overflow. The upper bound is below exp(0) = 1, so the cap changes nothing else.
+            # The cap 0 = ln 1 is above any bound, and exp cannot overflow.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
@@ -180,10 +178,7 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops training or begins a recovery when mean entropy is critical, as `grpo.recovery` says.
-
-    Too many recoveries, or too long a recovery, also stop training.
-    """
+    """Stops training or begins a recovery when mean entropy is critical, as `grpo.recovery` says. Recoveries are limited."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)

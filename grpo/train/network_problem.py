@@ -68,7 +68,7 @@ class NetworkProblem:
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return the dataset's states, then self-play's; `policy` first plays a round of games if one is due."""
+        """`policy` first plays a round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 

@@ -1,10 +1,9 @@
 """The batch of a rollout, its loss, and the measurements that training decides by.
 
-- Group: moves whose rewards are compared: the moves sampled from one state, or the n-th own moves of a board's trajectories. A language
-  model's group is the answers to one prompt.
+- Group: moves or answers whose rewards are compared: the samples from one state, or the n-th own moves of a board's trajectories.
 - Surrogate: PPO's clipped policy term.
 - Old: distribution of the policy that sampled. New: of the weights being trained. Reference: of the frozen policy that the KL compares
-  with. All are at the rollout's temperature, because training improves the policy at this temperature.
+  with. All are at the rollout's temperature.
 - Ratio: new / sampled probability of a move.
 - Column: index of a move among the board's A legal moves.
 
@@ -92,7 +91,7 @@ def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) 
     The expected gradient is (1 - 1/G) times the exact gradient, because each reward is part of its own baseline. Moves that are no members
     get 0, and so does a group's only member.
     """
-    # Float32 would round the mean of equal rewards. Adam divides by the gradient's size, so it would make a full step of the tiny rest.
+    # Float32 would round the mean of equal rewards. Adam divides by the gradient's size, so the tiny rest would become a full step.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()
     rewards = torch.where(member > 0, rewards_BG.double(), 0.0)
     advantages = (rewards - rewards.sum(1, keepdim=True) / member.sum(1, keepdim=True).clamp(min=1)) * member
@@ -245,10 +244,7 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding.
-
-    `measured`: the minibatch before the first optimizer step, when both policies must be equal.
-    """
+    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding. `measured` precedes all optimizer steps."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):

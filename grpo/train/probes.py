@@ -23,7 +23,7 @@ _ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts 
 
 @torch.no_grad()
 def move_metrics(batch: Batch[States]) -> dict[str, float]:
-    """Return a rollout's metrics. Entropies and regret are at temperature 1. Regret: the best move's value minus the expected value."""
+    """Return a rollout's metrics. Entropies and regret (best value minus expected value) are at temperature 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
     # Float64, because float32 would give equal rewards a spread, and a group of equal moves an agreement other than 1.
@@ -103,7 +103,6 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
 
 def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return the metrics that only a chess network has."""
     norms, fractions, cosines = budget({(one, other): mean_over(taken, f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
@@ -118,7 +117,7 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
     }
 
 
-# The gradient budget: size of each term's gradient in the logits, and angles between the terms' gradients.
+# The gradient budget: sizes of the terms' gradients, and angles between them.
 
 
 @torch.no_grad()
@@ -154,9 +153,9 @@ def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], T
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm (root of the mean square), its fraction of the sum of all norms, and each pair's cosine (0 for a zero norm).
+    """Return each term's norm (root of mean square), its fraction of all norms' sum, and each pair's cosine (0 for a zero norm).
 
-    `products`: pair in `TERM_PRODUCTS` -> mean inner product over states.
+    `products`: pair in `TERM_PRODUCTS` -> mean inner product.
     """
     norms = {term: max(0.0, products[term, term]) ** 0.5 for term in TERMS}
     total = sum(norms.values())

@@ -23,8 +23,8 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Low, because games shall resemble evaluation games, which use the most likely moves. Not 0, because
-at 0, 50 % of the games end by repetition (at 0.7, 10 %)."""
+"""Sampling temperature of both players. Low, because evaluation games use the most likely moves. Above 0, because at 0, 50 % of the games
+end by repetition (at 0.7, 10 %)."""
 OPENING_PLIES: Final = 6
 """Maximum random plies at the beginning of a game."""
 MAX_PLIES: Final = 160
@@ -170,6 +170,6 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            # The stack serves to count repetitions. Positions before the last pawn move or capture cannot recur.
+            # The stack shows repetitions. Positions before the last pawn move or capture cannot recur.
             yield board.copy(stack=board.halfmove_clock)
         board.push(chess.Move.from_uci(move))

@@ -1,7 +1,7 @@
 """The GRPO loop for every kind of policy.
 
 - Step: `Trainer.step` samples one rollout (moves or answers with rewards) and takes at most one optimizer step per minibatch.
-- Knobs: a step's temperature, loss coefficients and learning rate. `grpo.train.control` sets them from the steps before.
+- Knobs: a step's temperature, loss coefficients and learning rate, set by `grpo.train.control`.
 - Reference: the frozen policy that the KL compares with.
 - `Problem`: all that depends on the kind of policy.
 
@@ -32,9 +32,8 @@ from grpo.train.control import MAX_SKIPPED, Control, Knobs
 from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_objective
 
 MAX_GRADIENT_NORM: Final = 1.0
-"""Largest Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats. A minibatch with a larger KL(sampled policy || policy) is left out, with all later ones of the rollout."""
+"""Trust region in nats: a minibatch with a larger KL(sampled policy || policy) and all later minibatches of the rollout are left out."""
 _OF_PROBLEM: Final = "task."
 """Prefix of the problem's tensors in a checkpoint."""
 
@@ -75,11 +74,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample moves or answers and reward them.
-
-        Raises NonFiniteError for NaN or infinity. Raises InvariantError if the policy that is scored is not the policy that sampled, or if
-        a reward belongs to another state.
-        """
+        """Sample moves or answers and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for another state's reward."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield these rows in pieces that fit into one forward pass."""
@@ -87,17 +82,17 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
     def entropies(self, rollout: _Rollout) -> tuple[float, float]:
-        """Return, in nats, the mean entropy at temperature 1, and mean ln(legal moves), for a language model ln(vocabulary)."""
+        """Return, in nats, mean entropy at temperature 1, and mean ln(legal moves) or ln(vocabulary)."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step, None if all failed."""
+        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step, if one was taken."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run cannot compute again."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # The results of the methods from here on are only logged.
+    # The results of the methods below are only logged.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
@@ -107,11 +102,11 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """`taken`: the optimizer steps taken, at least one. `refused`: the minibatch that ended the steps (`MAX_KL_OLD`), if any."""
+        """`taken`: the optimizer steps taken, at least one. `refused`: the minibatch above `MAX_KL_OLD`, if any."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout per step. The run's seed and the step's number seed the step's random streams."""
+    """Trains a policy, one rollout per step. Seed and step number determine a step's random streams."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
@@ -137,7 +132,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         """Sample one rollout and take its optimizer steps.
 
         Raises InvariantError if sampled and computed probabilities differ before the first optimizer step. Raises NonFiniteError after
-        `MAX_SKIPPED` non-finite rollouts or minibatches in a row; a single one is skipped.
+        `MAX_SKIPPED` non-finite rollouts or minibatches in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -202,12 +197,12 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # A part is empty if the rollout has fewer rows than minibatches, as after failures of the engine.
+        # A part is empty if the rollout has fewer rows than minibatches.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         self._optimizer.zero_grad(set_to_none=True)
-        # Each piece's loss is divided by the complete minibatch's weight, so the pieces' gradients add up to the mean loss's gradient.
+        # Each piece's loss is divided by the complete minibatch's weight, so the pieces' gradients add up.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
@@ -284,7 +279,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return the last step's times in seconds. The record of `step` has no times, because they differ between equal runs."""
+        """Return the last step's seconds. The record of `step` has no times, because they differ between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}

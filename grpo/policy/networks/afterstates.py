@@ -3,8 +3,8 @@
 Each square has two embeddings: one of (piece, both sides' control of the square), one of (piece, square). A position is the sum of all
 these embeddings. Two small layers and a linear short cut turn the sum into a score.
 
-A move changes piece or control of about 13 squares. So the sum after a move is computed from the board's sum: removed rows of the embedding
-are subtracted, new rows are added (`grpo.board.features`).
+A move changes piece or control of about 13 squares, so the sum after a move is the board's sum minus removed plus new rows
+(`grpo.board.features`).
 
 Legend: B boards, A moves of a board (padded), N moves of all boards.
 """
