@@ -35,7 +35,7 @@ _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 _RANK_SHIFTS: Final = torch.arange(8) * 8
 # [256, 8]: whether a set of a rank's squares (8 bits) has each file.
 _IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square. `_planes` explains the weights.
+# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (_IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 

@@ -7,8 +7,8 @@ Each square, also an empty one, has two features:
 A move lists only features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as
 mate.
 
-Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries, R rows, W columns. In
-`encodings_BE`, E is the 71 bytes of an encoding.
+Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries (in
+`encodings_BE`: 71 bytes), R rows, W columns.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a
 NUM_ROWS: Final = REPETITION + 1
 
 # An entry is a code, negative if the move removes the feature:
-# - Code 1 + i is feature i; 0 has no sign.
+# - Code 1 + i is feature i, because 0 has no sign.
 # - The next 101 codes are the half-move clock's values 0-100: row `REPETITION - 1` with weight value / 100.
 # - The last code is the board before the move.
 _CLOCK: Final = NUM_ROWS + 1

@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # `players` imports torch, which code that only reads results
 _T = TypeVar("_T")
 
 DEPTH: Final = 10
+"""Plies that adjudication searches."""
 CENTIPAWNS: Final = 250
-"""Search depth, and the score above which adjudication gives a win."""
+"""Score above which adjudication gives a win."""
 
 
 class End(StrEnum):

@@ -125,7 +125,7 @@ class MoveDistribution:
         return (self.probs * (self.log_probs - other.log_probs)).sum(1)
 
     def expectation(self, values_BA: Tensor) -> Tensor:
-        """Return each board's sum of p v, [B]."""
+        """Return each board's expected value, [B]."""
         return (self.probs * values_BA).sum(1)
 
     def log_prob(self, columns_BG: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Policy(Protocol):
         """Return a policy with the same network object that computes at this precision."""
 
     def save(self, folder: Path) -> None:
-        """Write the policy's files into an existing folder. Raises OSError; `errno` tells a full disk."""
+        """Write the policy's files into an existing folder. Raises OSError with `errno`, which shows a full disk."""
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:

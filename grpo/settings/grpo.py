@@ -1,7 +1,7 @@
-"""Settings of GRPO (group relative policy optimization). Coefficients are in win probability per nat.
+"""Settings of GRPO (group relative policy optimization). Coefficients are in reward per nat.
 
 - Rollout: the states of one trainer step, their sampled moves and rewards.
-- State: a board whose legal moves all have a value, the engine's win probability.
+- State: a board whose legal moves all have a value, 0 to 1, from the engine's scores.
 - Reference: the frozen pretrained policy, which the KL compares with.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """

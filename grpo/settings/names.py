@@ -24,7 +24,7 @@ MAIN: Final[Container[str]] = frozenset(
     )
 )
 """Settings that a run's pages show even at their defaults."""
-_NOT_COMPARED: Final = ("boards.num_units", "resources")  # Chosen for the machines, not for the experiment.
+_NOT_COMPARED: Final = ("boards.num_units", "resources")  # Chosen for the machines.
 _MAX_LENGTH: Final = 60  # Characters.
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 """Values that turn a setting off."""

@@ -147,7 +147,7 @@ class SelectionConfig(Section):
     """Sequential halving drops the weaker half of the candidates in each round."""
 
     num_candidates: Count = 4
-    """Number of checkpoints, those of lowest held-out regret, that play screening games."""
+    """Checkpoints of lowest held-out regret that play screening games."""
     num_screening_pairs: Count = 40
     """Openings, with both colors, of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
@@ -168,7 +168,7 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Results differ only by rounding, except between CPU and GPU."""
+    """Change results only by rounding, except for the choice of CPU or GPU."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""

@@ -17,7 +17,7 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of last steps whose mean entropy is critical below `grpo.critical_entropy`."""
+"""Number of last steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """After this many recoveries, critical entropy stops the run."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery stops the run.
@@ -39,12 +39,12 @@ RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy in nats at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because a factor could not raise 0.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because the controller multiplies.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout. Coefficients are in reward (win probability, or a language model's points) per nat."""
+    """Control values of one rollout. Coefficients are in reward per nat."""
 
     temperature: float
     entropy_coefficient: float
@@ -100,7 +100,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # The cap 0 = ln 1 is above any bound, and exp cannot overflow.
+            # exp of at most 0 cannot overflow, and is at most 1, which is above the upper bound.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
@@ -178,7 +178,7 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops training or begins a recovery when mean entropy is critical, as `grpo.recovery` says. Recoveries are limited."""
+    """Stops training or begins a recovery when mean entropy is critical, as `grpo.recovery` says."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)

@@ -1,6 +1,6 @@
 """GRPO of a chess network: `NetworkProblem` gives the trainer states, sampled moves and their rewards.
 
-A state is a board whose legal moves all have a value: the engine's win probability, 0 to 1. The setting `num_own_moves` chooses what is
+A state is a board whose legal moves all have a value, 0 to 1, from the engine's scores. The setting `num_own_moves` chooses what is
 sampled:
 
 - 1: G moves (a group) from each state. A move's reward is its value.
@@ -159,7 +159,7 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
     """Play G trajectories of at most `num_own_moves` own moves from each state. Return all their states as one batch, ordered by `ply`.
 
-    A trajectory ends early with its game, or if the engine fails. States with a single legal move are left out.
+    A trajectory ends early with its game, or if the engine fails.
     """
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)

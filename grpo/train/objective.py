@@ -244,7 +244,7 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding. `measured` precedes all optimizer steps."""
+    """Raise InvariantError unless, as before any optimizer step, all ratios are 1 and KL(old || new) is 0, up to rounding."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):

@@ -153,7 +153,7 @@ def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], T
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm (root of mean square), its fraction of all norms' sum, and each pair's cosine (0 for a zero norm).
+    """Return each term's norm (root of mean square), its fraction of the norms' sum, and each pair's cosine (0 for a zero norm).
 
     `products`: pair in `TERM_PRODUCTS` -> mean inner product.
     """

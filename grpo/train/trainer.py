@@ -34,8 +34,7 @@ from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_
 MAX_GRADIENT_NORM: Final = 1.0
 MAX_KL_OLD: Final = 0.15
 """Trust region in nats: a minibatch with a larger KL(sampled policy || policy) and all later minibatches of the rollout are left out."""
-_OF_PROBLEM: Final = "task."
-"""Prefix of the problem's tensors in a checkpoint."""
+_OF_PROBLEM: Final = "task."  # Prefix of the problem's tensors in a checkpoint.
 
 _Policy = TypeVar("_Policy", bound=Policy)
 _Start = TypeVar("_Start")
@@ -74,7 +73,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample moves or answers and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for another state's reward."""
+        """Sample moves or answers and reward them. Raises NonFiniteError for NaN or infinity, InvariantError if they do not fit."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield these rows in pieces that fit into one forward pass."""
@@ -111,7 +110,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place. `first_step`: rollouts of the run whose checkpoint this run begins at; schedules begin there."""
+        """Train `policy` in place. `first_step`: rollouts that an earlier run has done; step numbers and schedules begin there."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])

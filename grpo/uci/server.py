@@ -13,7 +13,7 @@ import chess
 from grpo.board.material import material_lead
 from grpo.uci.options import UciError, UciOptions
 
-if TYPE_CHECKING:  # `search` imports torch, which is slow, so it is imported after the answer to `uci`.
+if TYPE_CHECKING:  # `search` imports torch, which would delay the answer to `uci`.
     from grpo.uci.search import MoveFinder
 
 _COMMANDS: Final = frozenset(

@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_allowed(self, path: str) -> bool:
         """Check token, host, origin (if sent), and a POST's content type. Reply 404 if one is wrong."""
-        # A foreign page's host name can be made to resolve to 127.0.0.1 (DNS rebinding), so only our host names are allowed.
+        # The host is checked, because a foreign name can be made to resolve to 127.0.0.1 (DNS rebinding).
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")
