@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts. The engine ends with the Python process, with setpriv even if that is killed."""
+"""One UCI engine process over pipes, with timeouts. The engine ends with the Python process; with setpriv also if that is killed."""
 
 import contextlib
 import os

@@ -168,7 +168,7 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Change results only by rounding, except for the choice of CPU or GPU."""
+    """Resources change results only by rounding, except for the choice of CPU or GPU."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""
