@@ -121,8 +121,8 @@ class SelfPlay:
             if len(games) >= max_games:
                 raise SelfPlayError(
                     f"self-play, round {number + 1}: {len(games)} games gave only {len(boards)} distinct positions with at least two legal"
-                    f" moves and not held out, {config.self_play_states} are needed. The policy repeats its games, or they are too short: lower"
-                    " grpo.self_play_states"
+                    f" moves and not held out, {config.self_play_states} are needed. The policy repeats its games, or they are too short:"
+                    " lower grpo.self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
             numbered = dict(enumerate(openings, len(games) // 2))
