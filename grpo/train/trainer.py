@@ -73,7 +73,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample and reward moves or answers. Raises NonFiniteError for NaN or infinity, InvariantError if sampling and scoring disagree."""
+        """Sample and reward moves or answers. Raises NonFiniteError for NaN or inf, InvariantError if sampling and scoring disagree."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield these rows in pieces that fit into one forward pass."""
