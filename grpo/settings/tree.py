@@ -116,7 +116,7 @@ class EvaluationConfig(Section):
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
     num_baseline_pairs: Count = 40
-    """Openings of the baseline match, with both colors, against a random mover and against Stockfish with one node per move."""
+    """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node per move."""
     opening_book: str = ""
     """File, folder, glob or `s3://` address of openings (EPD, FEN); if empty, openings are generated."""
     max_plies: Count = 240
@@ -132,7 +132,7 @@ class EvaluationConfig(Section):
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference. The baseline plays half a part."""
+    first shows no difference. The step `baseline` plays half a part."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:

@@ -18,7 +18,7 @@ _WITHOUT_EFFECT: Final = (
 
 
 class UciError(ValueError):
-    """An unusable option's value, position or move. The message is one line."""
+    """An unusable option value, position or move. The message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
