@@ -22,7 +22,7 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
-_LICHESS_SLOPE: Final = 0.00368208  # Per centipawn.
+_LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear.
 NUM_DEEP: Final = 8

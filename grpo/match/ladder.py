@@ -201,7 +201,7 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
     """Return the largest number of openings that `place_on_ladder` can use."""
-    num_probes = len(make_rungs(config)).bit_length()  # Longest binary search.
+    num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
 

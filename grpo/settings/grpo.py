@@ -58,7 +58,7 @@ class GrpoConfig(Section):
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Probability ratios (new / sampled) are clipped below `1 - clip_low`."""
     clip_high: Positive = 0.28
-    """Probability ratios (new / sampled) are clipped above `1 + clip_high`."""
+    """Probability ratios are clipped above `1 + clip_high`."""
 
     entropy_coefficient: NotNegative = 0.015
     """Initial coefficient of the entropy bonus."""

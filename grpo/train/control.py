@@ -100,7 +100,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # exp of at most 0 cannot overflow, and is at most 1, which is above the upper bound.
+            # exp of at most 0 cannot overflow; 1 is above the upper bound.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 

@@ -45,7 +45,7 @@ _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advant
 
 
 class NetworkProblem:
-    """The protocol `grpo.train.trainer.Problem` describes the methods."""
+    """`grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0

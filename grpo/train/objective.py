@@ -185,7 +185,7 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Weighted means over one minibatch, added piece by piece. Training depends on the attributes and properties, logs on all means."""
+    """Weighted means over one minibatch, added piece by piece. Training depends on the attributes and properties."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
         """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`; `total`, or the number of answers."""
