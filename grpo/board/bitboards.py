@@ -23,7 +23,7 @@ def signed(squares: int) -> int:
 
 def _landing(step: int) -> int:
     """Return the squares on which a step ends without leaving the board."""
-    # A step is at most 2 files to either side.
+    # At most 2 files to either side.
     file_step = (step + 4) % 8 - 4
     rank_step = (step - file_step) // 8
     return signed(sum(1 << square for square in range(64) if 0 <= square % 8 - file_step < 8 and 0 <= square // 8 - rank_step < 8))
