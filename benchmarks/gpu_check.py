@@ -92,7 +92,7 @@ def main() -> None:
     for name, kind in PRECISIONS.items():
         loss, gradients = imitation_gradients(new_policy(settings.policy, seed=0, device=device).at_precision(kind), positions, columns)
         distance = (gradients.cpu() - gradient).norm() / gradient.norm()
-        print(f"{name} beside the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} of their norm away")
+        print(f"{name} minus the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} (relative norm)")
 
     dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0)
     print(f"GRPO, {options.steps} steps: {grpo_speed(settings, policy, dataset, options.steps):,.0f} states/s")

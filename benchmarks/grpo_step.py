@@ -2,11 +2,11 @@
 
 A transition is a sampled move with its advantage. A value table has the engine's value of each legal move of a board.
 
-The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one python-chess search after each move, one
-backward pass. Both use the same boards and network, and all cores.
+The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
+python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
 
-The plain loop's depths are 4, as in the field notes (tests/field_notes, records of five failed runs), and one ply less than our tables'
-depth, which is as strong because the move itself is the first ply.
+The plain loop's depths are 4, as in the field notes (tests/field_notes, records of five failed runs), and our tables' depth minus 1, which
+is as strong because the move itself is the first ply. Our default depth is 5, so both depths are 4.
 """
 
 import os
@@ -84,7 +84,7 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
-    """Return transitions per second."""
+    """Return transitions per second of one update that averages the gradients of all `boards`."""
     optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()
@@ -110,6 +110,7 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
         if after.is_game_over():
             return 1.0 if after.is_checkmate() else 0.5
         score = engine.analyse(after, chess.engine.Limit(depth=depth))["score"].pov(board.turn)
+        # Slope and logistic curve as in `grpo.engine.move_values`.
         return 1 / (1 + np.exp(-0.003 * (score.score(mate_score=10_000) or 0)))
 
     return reward

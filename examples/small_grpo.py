@@ -1,7 +1,7 @@
 """GRPO for chess in one file: games, move values, imitation, GRPO and a match. Takes about a minute on two cores.
 
 Run `python examples/small_grpo.py`. Imitation trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value
-of a move is Stockfish's win probability.
+of a move is the mover's win probability after it, by Stockfish.
 
 The pipeline (`flows/chess_grpo.py`) does the same with more data, checks, checkpoints, and enough games to prove a gain.
 """
@@ -91,7 +91,7 @@ def train_by_grpo(start: NetworkPolicy, boards: pa.Table, settings: Settings) ->
 
 def main() -> None:
     settings = read_settings(SETTINGS)
-    stockfish = shutil.which("stockfish") or "/usr/games/stockfish"  # Not on root's PATH.
+    stockfish = shutil.which("stockfish") or "/usr/games/stockfish"  # root's PATH has no /usr/games.
     torch.set_num_threads(1)
 
     boards, games = make_boards(settings, stockfish)

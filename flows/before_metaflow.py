@@ -34,7 +34,7 @@ except PlainError as error:
 # Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A process that runs the flow's file ends with its parent. The imports of Metaflow and torch take seconds, in which the parent may end.
+# A process that runs the flow's file ends with its parent. This begins here, because the parent may end during the slow imports below.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
     from steps.run.processes import end_with_parent
 

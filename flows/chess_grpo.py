@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# The module prepares the process before Metaflow is imported. Its folder is not on the path of `python -P` and of tests.
+# `before_metaflow` prepares the process before Metaflow is imported. Its folder is not on the path of `python -P` and of tests.
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 
@@ -34,7 +34,7 @@ deployment.name_store()
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
-    """Make a step print a PlainError without a traceback, and exit with a code by which Metaflow retries or not."""
+    """Make a step print a PlainError without a traceback, and exit with a code that makes Metaflow retry or not."""
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
@@ -85,7 +85,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def join_boards(self, inputs):
-        """Join the parts into one dataset with exact quotas."""
+        """Join the parts into one dataset, each split and phase cut to its quota."""
         self.merge_artifacts(inputs, include=["job"])
         self.join_boards_output = task.run(steps.join_boards.STEP, self, parts=[each.build_boards_output for each in inputs])
         self.next(self.check_boards)

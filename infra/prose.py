@@ -39,7 +39,7 @@ Breaches = Iterator[tuple[int, str]]
 
 
 def main() -> None:
-    # This file has the banned words.
+    # This file is left out, because it names the banned words.
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.md", ":!infra/prose.py"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in names if (ROOT / name).is_file()}  # Deleted files are listed too.

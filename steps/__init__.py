@@ -1,4 +1,4 @@
-"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some steps, the card (page of the step).
+"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some steps, a page (`card`).
 
 `start` and `end` are functions without a declaration.
 """

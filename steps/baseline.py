@@ -1,4 +1,4 @@
-"""Measure the pretrained policy before GRPO changes it. The ladder's opponents are called rungs; `calibrate` rated them."""
+"""Measure the pretrained policy before GRPO changes it. The ladder is a set of opponents, the rungs, which `calibrate` rated."""
 
 from typing import Final
 

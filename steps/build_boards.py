@@ -1,6 +1,6 @@
 """Build one task's part of the dataset.
 
-The dataset has `boards.num_units` units, which parallel tasks divide. Each unit fills a quota: a number of boards per split and game phase.
+The dataset has `boards.num_units` units; each parallel task makes some. A unit's quota is a number of boards per split and game phase.
 """
 
 import gc
@@ -62,13 +62,13 @@ def body(work: Work) -> None:
 
 
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:
-    """Discards positions whose search failed."""
+    """Return table rows of the positions; discard positions whose search failed."""
 
     def tables(searched: Sequence[Position], depth: int, num_deep: int) -> Iterator[ValueTable | EngineError]:
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # Regret on held-out boards comes from a second, deeper search of all moves, because the reward's search can overrate a move.
+    # Held-out regret comes from a second, deeper search of all moves, because GRPO learns moves that the reward's search overrates.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

@@ -1,4 +1,4 @@
-"""Check the dataset by `data_checks` (expectations of the library Great Expectations), and describe the dataset."""
+"""Check the dataset by `data_checks` (Great Expectations), and describe the dataset. An expectation is one check."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
 
-Each stage of `FRESH` is a match. Parallel tasks divide the match's openings.
+`FRESH` names these matches, the stages. Parallel tasks divide each match's openings.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the games by stage; `SharedGame.pair` is the opening's index in the complete match."""
+    """Write the games by stage, none without a candidate. `SharedGame.pair` is the opening's index in the complete match."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:

@@ -44,13 +44,13 @@ STEP: Final = Step(
 )
 
 
-_NUM_SHOWN: Final = 40  # Latest events on the card.
+_NUM_SHOWN: Final = 40  # Maximum number of latest events on the card.
 
 
 def body(work: Work) -> None:
     """Write checkpoints, history and report; after a kill, continue at the newest checkpoint.
 
-    The pretrained policy is the frozen reference. Training begins at this policy, or at the checkpoint that the run resumes from.
+    The pretrained policy is the frozen reference of the KL. Training begins at this policy, or at the checkpoint to resume from.
     """
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     table = read_boards(work.inputs["join_boards"])

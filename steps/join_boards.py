@@ -23,7 +23,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="join_boards",
-    says="Joins the tasks' boards into one dataset without duplicates, with the configured number for each phase and split.",
+    says="Joins the tasks' boards into one dataset without duplicates, with at most the configured number for each phase and split.",
     reads=("seed", "boards", "evaluation.heldout_depth", "grpo.states_per_step"),
     outside=(Outside.SOURCES,),
     joins="unit-*",

@@ -25,7 +25,7 @@ EXPORT_CARD: Final = "README.md"  # Model card of an exported policy.
 CHAMPION: Final = "champion"
 """The policy to play: a folder in the output of `select`, and an alias in the registry.
 
-The folder has the candidate if it is shown to be better than the pretrained policy, otherwise the pretrained policy."""
+The folder has the candidate (the checkpoint that games judge) if the verdict promotes it, otherwise the pretrained policy."""
 PEAK: Final = "peak"
 """The checkpoint to resume from: a folder in the output of `select`, and an alias in the registry.
 

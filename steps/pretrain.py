@@ -42,7 +42,7 @@ class Imitation(Document):
     train_loss: float  # Mean since the previous validation measurement.
     validation_loss: float
     top1: float  # Fraction of validation boards whose played move is the policy's likeliest.
-    top5: float
+    top5: float  # Fraction whose played move is among the five likeliest.
     entropy: float
 
 

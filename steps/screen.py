@@ -79,7 +79,7 @@ def body(work: Work) -> None:
 
 
 def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
-    """Return checkpoint -> held-out regret of best moves, without checkpoints whose regret is NaN or infinite."""
+    """Return checkpoint -> held-out regret of best moves, without checkpoints whose regret is missing, NaN or infinite."""
     regrets = {}
     for record in read_history(finetuned):
         best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
@@ -90,7 +90,7 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output, unless it is the initial policy. Return the hash of its weights."""
+    """Copy the registry's champion into the output, unless it is the initial policy. Return its weights' hash; None if not copied."""
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None

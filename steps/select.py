@@ -75,7 +75,7 @@ _PHASE_TOLERANCE: Final = 0.01
 
 
 def body(work: Work) -> None:
-    """Write champion, peak, all games, and the decision. If no checkpoint could play, the pretrained policy is champion and peak."""
+    """Write champion, peak, all games, and the decision. Without a candidate, the pretrained policy is champion and peak."""
     screened, pretrained = read_document(work.inputs["screen"] / REPORT, Screened), work.inputs["pretrain"]
     if screened.candidate_step is None:
         for name in (CHAMPION, PEAK):

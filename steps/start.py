@@ -19,14 +19,14 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10  # Latest runs, whose times give this run's estimate.
+_NUM_TIMED: Final = 10  # Number of latest runs whose times give this run's estimate.
 
 
 def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
     """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
     Args:
-        config: All settings (`settings`) and the settings of the user's text (`keys`), both nested.
+        config: All settings (`settings`), and those that the user's text sets (`keys`), both nested.
         run: Metaflow's id.
         is_fresh: Recompute every output.
         resume_from: Checkpoint to resume from, such as RUN/STEP or `peak` (`find_origin`); empty for a new training.
@@ -54,7 +54,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     usual = usual_seconds(runs.newest(_NUM_TIMED), launch.preset)
     job = Job(run=run, settings=plain, code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
     runs.begin_run(_facts(job, launch, settings, code, details=details, tracking=machine.shown_uri))
-    from steps.track.publish import SECONDS, publish_all  # Imports MLflow: seconds.
+    from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
 
     publish_all(machine, seconds=SECONDS)
     return job

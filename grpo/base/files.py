@@ -219,7 +219,7 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts. If another process has the lock, call `on_wait` with its name, and wait.
+    """Hold a lock file while the block lasts. If another process has the lock, call `on_wait` with the process's name, and wait.
 
     The file is never deleted, because a lock on a deleted file protects nothing. Raises StorageError.
     """

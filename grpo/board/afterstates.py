@@ -22,6 +22,7 @@ ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.pr
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
 """Squares per castling right, in the encoding's order; a move from or onto one ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2
+"""Number of `Afterstates.features`."""
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
@@ -34,7 +35,7 @@ _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
 RANK_SHIFTS: Final = torch.arange(8) * 8
 # [256, 8]: whether a set of a rank's squares (8 bits) has each file.
 IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
-# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes.
+# [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
 _PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
 

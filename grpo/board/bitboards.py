@@ -23,6 +23,7 @@ def signed(squares: int) -> int:
 
 def _landing(step: int) -> int:
     """Return the squares on which a step ends without leaving the board."""
+    # At most 2 files to either side.
     file_step = (step + 4) % 8 - 4
     rank_step = (step - file_step) // 8
     return signed(sum(1 << square for square in range(64) if 0 <= square % 8 - file_step < 8 and 0 <= square // 8 - rank_step < 8))
@@ -62,13 +63,14 @@ def advanced(sets: Tensor, sign: int) -> Tensor:
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
-    """Return the squares that `sliders` [D, ..., N] attack, one set per line of `LINES` (Kogge-Stone fill).
+    """Return the squares that `sliders` [D, ..., N] attack, one set per line of `LINES`.
 
-    `sign` is 1 (up or right) or -1. A ray passes the `empty` squares [..., N] and includes the first piece.
+    `sign` is 1 (toward higher squares) or -1. A ray passes the `empty` squares [..., N] and includes the first piece.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing
     passed = sliders | (reach & _moved(sliders, amounts, sign))
+    # Fills of 1, 2 and 4 steps cover a line's 7 squares (https://www.chessprogramming.org/Kogge-Stone_Algorithm).
     for times in (1, 2):
         reach = reach & _moved(reach, times * amounts, sign)
         passed = passed | (reach & _moved(passed, 2 * times * amounts, sign))

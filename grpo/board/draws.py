@@ -15,7 +15,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
         # Material is sufficient while a pawn, rook or queen is left. A move removes at most two: it captures one, and underpromotes a pawn.
-        # So only captures and promotions can draw.
+        # So with one or two left, only captures and promotions can draw.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []

@@ -1,4 +1,4 @@
-"""Encoding of a position: 71 bytes (`uint8`) from the mover's side, reversible, and a text key.
+"""Encoding of a position in 71 bytes (`uint8`), and a text key. Both see the position from the mover's side.
 
 - 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
 - 64-67: castling rights: the mover's (king side, queen side), then the opponent's
@@ -45,7 +45,7 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
     squares = "".join(placement.translate(_SQUARES_OF) for placement, *_ in parts)
-    # A FEN lists rank 8 first, as Black sees the board. So only White's ranks are flipped.
+    # A FEN lists rank 8 first. Black's view also begins with rank 8, so only White's ranks are flipped.
     codes = _CODE_OF_LETTER[np.frombuffer(squares.encode("ascii"), dtype=np.uint8)].reshape(-1, 8, 8)
     rows[:, :64] = np.where(is_black[:, None, None], _TURNED_CODE[codes], codes[:, ::-1]).reshape(-1, 64)
     for slot, (right, turned) in enumerate(zip("KQkq", "kqKQ", strict=True)):
@@ -57,7 +57,7 @@ def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def decode(row: NDArray[np.uint8]) -> chess.Board:
-    """Return the board of an encoding [71], with full-move number 1."""
+    """Return the board of an encoding [71], with full-move number 1 and an empty move stack."""
     board = chess.Board.empty()
     for square, code in enumerate(row[:64].tolist()):
         if code:

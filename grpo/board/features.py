@@ -1,9 +1,14 @@
 """Afterstates (positions after a move) as sparse features. A network's first layer adds one table row per feature.
 
-Each square has two features: the piece with both sides' control (see `grpo.board.afterstates`), and the piece with the square. A move lists
-only features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as mate.
+Each square, also an empty one, has two features:
+- its piece with both sides' control (a side's least valuable attacker, and whether several attack)
+- its piece with the square
 
-Legend: B boards, A legal moves of a board (padded), N of all boards, M (move, square) pairs, E entries, R rows, W columns.
+A move lists only features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as
+mate.
+
+Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries (in
+`encodings_BE`: 71 bytes), R rows, W columns.
 """
 
 from collections.abc import Sequence
@@ -23,8 +28,10 @@ _WHOLE: Final = _PIECES + NUM_PIECE_CODES * 64  # First feature of the complete 
 REPETITION: Final = _WHOLE + NUM_FEATURES  # Feature of a move that returns to a position of its game.
 NUM_ROWS: Final = REPETITION + 1
 
-# An entry is a code, negative if the move removes the feature. Code 1 + i is feature i. The next 101 codes are the half-move clock's values
-# 0-100, which scale the clock's feature. The last code is the board before the move.
+# An entry is a code, negative if the move removes the feature:
+# - Code 1 + i is feature i, because 0 has no sign.
+# - The next 101 codes are the half-move clock's values 0-100: row `REPETITION - 1` with weight value / 100.
+# - The last code is the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -32,6 +39,7 @@ _IS_CLOCK: Final = (_CODES >= _CLOCK) & (_CODES < _BOARD)
 _ROW_OF_CODE: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)
 _WEIGHT_OF_CODE: Final = torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)
 _HAS_SQUARE: Final = (_CODES > _PIECES) & (_CODES <= _WHOLE)
+# Code of the mirrored feature: `^ 7` reverses a square's file.
 _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES).to(torch.int16)
 
 
@@ -40,7 +48,7 @@ class MoveFeatures:
     boards: Tensor  # [B, 128] int16, features before any move: 64 of piece and control, 64 of piece and square.
     counts: Tensor  # [B, A] uint8, number of entries of each move; 0 on padding.
     num_entries: Tensor  # [B] int64, number of entries of all moves of a board.
-    entries: Tensor  # [E] int16, entries of all moves of all boards, in order.
+    entries: Tensor  # [E] int16, board by board, move by move; a move's first entry is its board.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
         """Return the features of the boards `rows` [K], which have at most `width` moves."""
@@ -61,7 +69,7 @@ class MoveFeatures:
         )
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
-        """Return the features, mirrored left to right if `turned_B` [B] is True."""
+        """Return the features, mirrored left to right on boards whose `turned_B` ([B] bool) is True. Moves keep their columns."""
         codes = _REFLECTED.to(self.entries.device)
         images = codes[self.entries.abs().long()] * self.entries.sign()
         boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
@@ -97,14 +105,14 @@ def joined_features(parts: Sequence[MoveFeatures]) -> MoveFeatures:
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
     """Return weighted sums of table rows, [N, W]. Sum n begins at `first_N[n]` of `index_E`."""
-    # `_WeightedSums` adds a row's gradient serially, so pretraining on CUDA would take twice as long.
+    # `_WeightedSums` adds a row's gradients one after the other, so pretraining on CUDA would take twice as long.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` with a faster gradient, which is another `embedding_bag`."""
+    """`embedding_bag` whose gradient is a second `embedding_bag`: faster on the CPU, slower on CUDA."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -115,7 +123,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Sorting 16-bit integers takes a quarter of the time. A stable sort makes rounding reproducible.
+        # Sorting 16-bit integers takes a quarter of the time. A stable sort fixes the order of addition, so rounding is reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -124,7 +132,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of encodings [B, 71] and legal moves. `repeats_BA` marks moves that repeat a position of their game."""
+    """Return the features of the boards' legal moves. `repeats_BA` ([B, A] bool) marks moves that repeat a position of their game."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]

@@ -1,4 +1,4 @@
-"""Game phase of a position, by Lichess's divider (scalachess) without its mixedness score.
+"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without that rule's score of mixed armies.
 
 - endgame: at most 6 queens, rooks, bishops and knights of both sides
 - opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank

@@ -20,7 +20,7 @@ _LINE: Final = re.compile(
 
 
 class EngineError(PlainError, RuntimeError):
-    """The engine died, or gave no usable answer in time."""
+    """The engine did not start, died, hung, or gave no usable answer."""
 
 
 class IllegalMoveError(EngineError):
@@ -41,7 +41,7 @@ class EngineAnswer:
 
 
 def parse_best_move(data: bytes) -> str:
-    """Return the best move in UCI, or "". Raises EngineError without a `bestmove` line."""
+    """Return the best move in UCI, "" if the engine has none. Raises EngineError without a `bestmove` line."""
     line = _BEST_MOVE.search(data, max(0, data.rfind(b"bestmove")))
     if line is None:
         raise EngineError("the engine named no best move")

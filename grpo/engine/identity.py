@@ -19,7 +19,7 @@ class EngineMissingError(EngineError):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineIdentity:
     name: str  # Reported by the engine.
-    sha256: str  # Hash of the engine's file, which contains the network.
+    sha256: str  # Hash of the program file, in which Stockfish embeds its evaluation network.
 
     def __str__(self) -> str:
         return f"{self.name} (sha256 {self.sha256[:16]})"
@@ -36,7 +36,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return the full path of an engine; `path` may be a program's name. Raises EngineMissingError."""
+    """Return the path of an engine; `path` may be a program's name. Raises EngineMissingError."""
     full_path = shutil.which(path)
     if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")

@@ -46,6 +46,7 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
+    """Return the reward, in [0, 1]; mates are in the bands, nearer mates nearer to 0 or 1."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -114,7 +115,7 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and lower scores for the other moves, because depth 1 misses the reply."""
+    """Return the deep scores, and lower scores for the other moves. Scores of depth 1 ignore the reply, so they can be too high."""
     scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
         if shallow[move] != last:

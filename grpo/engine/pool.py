@@ -1,7 +1,6 @@
 """Pool of UCI engine processes: concurrent searches, each retried on a new process if it fails.
 
-The pool reads raw pipes: python-chess's wrapper has a third of the speed (benchmarks/engine.py at commit 60232895), and waits forever for a
-silent engine.
+The pool reads raw pipes: python-chess's wrapper has a third of the speed, and waits forever for a silent engine.
 """
 
 import os

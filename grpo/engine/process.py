@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts. The engine ends with this process, even if this process is killed."""
+"""One UCI engine process over pipes, with timeouts. The engine ends with the Python process; with setpriv also if that is killed."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU.
 MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
-_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. A busy machine gives a computing engine more.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. An engine that uses less hangs: even a busy machine gives more.
 _READ_BYTES: Final = 1 << 18
 _MAX_WORDS: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
@@ -69,7 +69,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Send commands; restart the timeouts."""
+        """Send commands; restart the timeouts. Raises EngineError if the engine died."""
         self._last_seen = self._asked = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -80,7 +80,10 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output; block until the engine writes. Raises EngineError if the engine died, hangs or writes too much."""
+        """Read output; poll `stdout` first, because silence blocks.
+
+        Raises EngineError if the engine died, wrote too much, or has searched for longer than `BUSY_SECONDS`.
+        """
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
             raise self._death()
@@ -103,7 +106,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`; return output through it. Raises EngineError if the engine dies or hangs."""
+        """Wait for a line that begins with `word`; return output through it. Raises the errors of `read` and `raise_if_hung`."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
@@ -118,7 +121,10 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return max(0.0, self._last_seen + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
-        """Raise EngineError if the engine was silent without use of CPU for the timeout, or if the search exceeds `BUSY_SECONDS`."""
+        """Raise EngineError if the engine hangs, or if the search exceeds `BUSY_SECONDS`.
+
+        A hung engine is silent for the timeout, and uses hardly any CPU in the timeout's second half.
+        """
         now = time.monotonic()
         if now - self._asked > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (boards.depth, evaluation.heldout_depth)")

@@ -13,7 +13,7 @@ from grpo.match.players import Player
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import wilson_interval
 
-COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")  # Required columns.
+COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 _BAND: Final = 200  # Rating points.
 _AT_ONCE: Final = 1_000  # Exercises in memory.
 
@@ -46,7 +46,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Read a decompressed EPD file; a broken line gives a Rejection.
 
-    The right moves are the best moves (EPD's `bm`; without it, all legal moves) except the moves to avoid (`am`).
+    The right moves are EPD's best moves `bm`, or without `bm` all legal moves, except the moves to avoid `am`.
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):

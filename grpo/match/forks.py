@@ -1,7 +1,4 @@
-"""Work in forked processes. A fork starts at once, because it need not import modules again.
-
-A parent's `EnginePool` that is used in a fork starts one new engine there.
-"""
+"""Work in forked processes. A fork starts at once, because it need not import modules again."""
 
 import signal
 import sys
@@ -20,7 +17,7 @@ Tell = Callable[[int], None]  # Takes the amount done so far, such as a number o
 class ForkError(PlainError, RuntimeError):
     """A forked process ended without a result."""
 
-    may_pass = True  # A retry may succeed.
+    may_pass = True
 
 
 def num_forks(wanted: int) -> int:

@@ -1,8 +1,7 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
 The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would win
-nearly every game against weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1]. A probe is a short match that
-shows which rungs are near a player's strength.
+nearly every game against weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -58,7 +57,7 @@ def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
-    """Return indices of rungs, (stronger, weaker)."""
+    """Return the pairs of rungs that play, as indices (stronger, weaker)."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
@@ -221,9 +220,9 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
-    - Probes give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
+    - Probes (short matches) give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
     - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
-    - A single player plays half of `num_rung_pairs` openings per rung.
+    - A single player plays half of `num_rung_pairs` openings per rung, rounded up.
     - Two players play `num_rung_pairs` openings per rung, the same for both; a second part follows if the first shows no difference.
 
     `openings` are at least `num_openings_to_place` FENs.

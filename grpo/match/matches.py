@@ -27,8 +27,9 @@ if TYPE_CHECKING:  # `players` imports torch, which code that only reads results
 _T = TypeVar("_T")
 
 DEPTH: Final = 10
+"""Plies that adjudication searches."""
 CENTIPAWNS: Final = 250
-"""Search depth, and the score above which adjudication gives a win."""
+"""Score above which adjudication gives a win."""
 
 
 class End(StrEnum):
@@ -59,7 +60,7 @@ class PlayedGame:
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield one board object, at the opening and after each move."""
+        """Yield the same board object at the opening and after each move."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -238,7 +239,9 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS`, or finds a forced mate for it.
+    """Return the match with adjudicated scores.
+
+    A side wins an `UNDECIDED` game if the engine finds the side ahead by more than `CENTIPAWNS`, or with a forced mate.
 
     The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. The engines of `pool`
     must have MultiPV 1. Raises EngineError if too many searches fail.

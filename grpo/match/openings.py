@@ -26,14 +26,14 @@ _MAX_CENTIPAWNS = 120  # Largest score of a generated opening, plus or minus.
 
 
 class OpeningsError(PlainError, ValueError):
-    """The book has fewer distinct openings than needed."""
+    """The book has fewer distinct unused openings than needed."""
 
 
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    Adds the keys of all tried positions to `exclude`. Openings come from `evaluation.opening_book`; without a book, they are balanced
-    positions after random plies. A smaller count gives the beginning of the same list.
+    Openings come from `evaluation.opening_book`; without a book, they are balanced positions after random plies. Adds to `exclude` the keys
+    of the chosen openings, without a book of all tried positions. A smaller count gives the beginning of the same list.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """

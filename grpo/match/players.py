@@ -75,7 +75,7 @@ class EnginePlayer:
 
     The engine gets a position without the game's earlier moves, so it does not see repetitions.
 
-    An engine that names no legal move loses the game, and `says` gets a line of text. Without `says`, the engine's error ends the match.
+    If the engine names no legal move, the error ends the match. With `says`, the engine only loses the game, and `says` gets a line.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:

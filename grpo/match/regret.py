@@ -18,7 +18,7 @@ from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MovePolicy, PositionBatch
 
-_BATCH = 512
+_BATCH = 512  # Boards in one forward pass.
 BLUNDER = 0.10  # A move is a blunder if its value is at least this much below the best value.
 
 

@@ -1,4 +1,4 @@
-"""The record of one trainer step: its metrics (numbers by name) and events (names with a message)."""
+"""The record of one step: its metrics (numbers by name) and events (names with a message)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    step: int
+    step: int  # Training step; in `select` the candidate's, in `calibrate` a rung's number, otherwise 0.
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
     stop: str = ""

@@ -24,7 +24,7 @@ STATE: Final = "state.safetensors"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """All that training needs, besides the policy, to resume. Random generators have no state here, because each step seeds them anew."""
+    """All that a resumed training needs besides the policy. Random generators have no state here, because each step seeds them anew."""
 
     step: int
     """Number of rollouts done."""
@@ -58,7 +58,10 @@ def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
 
 
 def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> tuple[_Policy, TrainingState]:
-    """Raises CorruptError if a file's hash is wrong, IncompatibleError if the policy is of another kind."""
+    """Return the policy on `device` and the training state on the CPU.
+
+    Raises CorruptError for a missing or changed file, IncompatibleError for another kind than `kind`, and the errors of `Policy.load`.
+    """
     verified_manifest(folder)
     if (stored := policy_kind(folder)) != kind.kind:
         raise IncompatibleError(
@@ -84,10 +87,10 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return the steps of the checkpoints to delete, oldest first; the `keep` with the lowest regrets stay.
+    """Return the steps of the checkpoints to delete, oldest first.
 
-    `regrets`: step -> regret on the held-out boards; NaN is the worst. Of equal regrets the newer checkpoint stays. The best and the newest
-    checkpoint always stay, even if `keep` is 1.
+    `keep` checkpoints stay: the best and the newest (both even if `keep` is 1), then those of lowest regret. `regrets`: step -> regret on
+    the held-out boards; NaN is the worst. Of equal regrets the newer checkpoint stays.
     """
     if not regrets:
         return []

@@ -50,7 +50,7 @@ class PositionBatch:
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Each board must have a legal move; its move stack is its history."""
+        """Each board must have a legal move. `repeats` is computed from its move stack."""
         ids = [legal_action_ids(board) for board in boards]
         repeating_ids = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
         width = max(map(len, ids))
@@ -70,7 +70,7 @@ class PositionBatch:
 
     @classmethod
     def from_arrays(cls, arrays: LabelArrays) -> Self:
-        """The boards of a dataset have no histories."""
+        """Boards of a dataset have no histories, so no move repeats a position."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),
@@ -133,7 +133,7 @@ class MoveDistribution:
         return (self.probs * (self.log_probs - other.log_probs)).sum(1)
 
     def expectation(self, values_BA: Tensor) -> Tensor:
-        """Return sum p v, [B]."""
+        """Return each board's expected value, [B]."""
         return (self.probs * values_BA).sum(1)
 
     def log_prob(self, columns_BG: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
 class IncompatibleError(PlainError, RuntimeError):
-    """The policy needs another action table or another version of the code."""
+    """Files of a policy that this code, this kind of policy or this run cannot use."""
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
@@ -30,7 +30,10 @@ def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], *
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
-    """Raises IncompatibleError for another action table or an unknown kind, CorruptError if the file is missing or unreadable."""
+    """Return the content of `facts.json`.
+
+    Raises IncompatibleError for another action table or an unknown kind, CorruptError if the file is missing, unreadable or incomplete.
+    """
     try:
         facts = dict(read_json(folder / FACTS))
         table, kind = str(facts["action_table"]), facts["policy"]["kind"]

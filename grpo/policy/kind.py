@@ -15,7 +15,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Raises IncompatibleError if there is no file for the network."""
+    """Raises IncompatibleError if the network's file does not exist."""
     name = settings.policy.network
     if not is_network(name):
         raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
@@ -28,7 +28,7 @@ def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Rank moves by their probabilities at temperature 1."""
+    """Return a function that ranks a board's legal moves by their probabilities at temperature 1."""
     policy = NetworkPolicy.load(folder, device)
 
     @torch.no_grad()

@@ -45,10 +45,10 @@ class Policy(Protocol):
         """Return a policy with a deep copy of the network."""
 
     def at_precision(self, precision: torch.dtype) -> Self:
-        """Return a policy that shares this network."""
+        """Return a policy with the same network object that computes at this precision."""
 
     def save(self, folder: Path) -> None:
-        """Write the policy's files into an existing folder. Raises OSError with its errno."""
+        """Write the policy's files into an existing folder. Raises OSError with `errno`, which shows a full disk."""
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
@@ -125,7 +125,7 @@ class NetworkPolicy:
 
 
 def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:
-    """The random weights depend only on the seed."""
+    """Return a policy with random weights, which depend only on `config` and `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "network"))
         return NetworkPolicy(make_network(config), config, device)
@@ -141,7 +141,7 @@ def refuse_non_finite(network: nn.Module, name: Path | str) -> None:
 
 
 def weights_hash(policy: Policy) -> str:
-    """Return a hash that does not depend on the device."""
+    """Return a hash of all weights, equal on every device."""
     tensors = sorted(policy.network.state_dict().items())
     return sha256_text("".join(f"{name}{tensor.dtype}{_numbers_hash(tensor.detach().cpu().contiguous())}" for name, tensor in tensors))
 
@@ -152,7 +152,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
 
 
 def _numbers_hash(tensor: Tensor) -> str:
-    # Pieces are hashed, because `hex` copies the bytes.
+    # Hashed in pieces, because `hex` copies the bytes.
     digest, numbers = sha256(str(tuple(tensor.shape)).encode()), tensor.numpy().reshape(-1).view(np.uint8)
     for start in range(0, len(numbers), _HASHED_BYTES):
         digest.update(numbers[start : start + _HASHED_BYTES].tobytes().hex().encode())

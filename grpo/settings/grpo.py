@@ -1,7 +1,7 @@
-"""Settings of GRPO (group relative policy optimization). Coefficients are in win probability per nat.
+"""Settings of GRPO (group relative policy optimization). Coefficients are in reward per nat.
 
 - Rollout: the states of one trainer step, their sampled moves and rewards.
-- State: a board whose legal moves all have a value, the engine's win probability.
+- State: a board whose legal moves all have a value, 0 to 1, from the engine's scores.
 - Reference: the frozen pretrained policy, which the KL compares with.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
@@ -15,7 +15,7 @@ from grpo.settings.types import Count, NotNegative, Positive, Section
 
 
 class FieldNotesRecovery(Section):
-    """Numbers of the field notes' controller."""
+    """Numbers of the controller `grpo.train.control.FieldNotesController`."""
 
     entropy_floor: Positive
     """Steps with a lower entropy, in nats at T = 1, are counted."""
@@ -31,9 +31,9 @@ class GrpoConfig(Section):
     num_steps: Count = 400
     """Number of rollouts. A run with `--resume-from` does this many more."""
     states_per_step: Count = 512
-    """Initial states per rollout."""
+    """Boards (or prompts) per rollout."""
     num_minibatches: Count = 2
-    """Optimizer steps of a rollout; each uses an equal part of the states."""
+    """Parts of a rollout's states; each gives at most one optimizer step."""
 
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
@@ -52,13 +52,13 @@ class GrpoConfig(Section):
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     learning_rate_decay: Literal["constant", "cosine"] = "cosine"
-    """Learning rate schedule up to `num_steps`."""
+    """Schedule of the learning rate; `cosine` falls to 5 % over `num_steps`."""
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
     """Decay of the weights' moving average, which is evaluated, saved and played; 0 turns the average off."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Probability ratios are clipped at `1 - clip_low`."""
+    """Probability ratios (new / sampled) are clipped below `1 - clip_low`."""
     clip_high: Positive = 0.28
-    """Probability ratios are clipped at `1 + clip_high`."""
+    """Probability ratios are clipped above `1 + clip_high`."""
 
     entropy_coefficient: NotNegative = 0.015
     """Initial coefficient of the entropy bonus."""

@@ -1,7 +1,7 @@
 """The kinds of policies, chess network and language model: the values of `policy.kind`.
 
-A new kind needs a row here, a row in `steps.run.kinds` (parts of the pipeline that differ by kind), and its own files; and a section in
-`grpo.settings.tree` if the kind has its own settings.
+A new kind needs a row here, a row in `steps.run.kinds`, its own files, and a section in `grpo.settings.tree` if the kind has its own
+settings.
 """
 
 from collections.abc import Callable, Mapping

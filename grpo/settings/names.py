@@ -1,4 +1,7 @@
-"""Settings by dotted name, such as `grpo.num_steps`. A step's version is a hash of all that the step's output depends on."""
+"""Settings by dotted name, such as `grpo.num_steps`.
+
+A pipeline step's version is a hash of all that the step's output depends on, settings among them.
+"""
 
 import json
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -10,8 +13,8 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that no step's version contains: paths (a version has the files' contents) and the division of work, which changes an output
-only by rounding."""
+"""Settings that versions leave out: paths, because the files' contents are hashed, and `resources`, because they change outputs only by
+rounding."""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -21,14 +24,14 @@ MAIN: Final[Container[str]] = frozenset(
     )
 )
 """Settings that a run's pages show even at their defaults."""
-_NOT_COMPARED: Final = ("boards.num_units", "resources")
-_MAX_LENGTH: Final = 60
+_NOT_COMPARED: Final = ("boards.num_units", "resources")  # Chosen for the machines.
+_MAX_LENGTH: Final = 60  # Characters.
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 """Values that turn a setting off."""
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether a setting is one of these or in one of these sections.
+    """Return whether `name` is in `sections` (settings and sections), or lies in a section listed there.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
@@ -37,6 +40,7 @@ def is_within(name: str, sections: Iterable[str]) -> bool:
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
+    """Return the names that are neither a setting nor a section."""
     known = flattened(Settings().model_dump(mode="json"))
     return [name for name in names if not any(is_within(each, (name,)) for each in known)]
 
@@ -45,7 +49,7 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
-    """Return a copy of the section with only these settings and sections; reading another setting raises UndeclaredSettingError.
+    """Return a copy with only the settings within `names`; reading another setting raises UndeclaredSettingError.
 
     `prefix`: the section's own dotted name and a dot.
     """
@@ -62,7 +66,7 @@ def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Se
 
 
 def part_of(settings: Settings, sections: Iterable[str]) -> dict[str, Any]:
-    """Return these settings as nested JSON data, without `IN_NO_VERSION`."""
+    """Return the settings within `sections` as nested JSON data, without `IN_NO_VERSION`."""
 
     def part(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         kept = {}
@@ -85,7 +89,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted name -> short text of the settings by which runs are compared, without those that are off.
+    """Return dotted name -> short text of the settings by which runs are compared, without empty values and None.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
@@ -95,7 +99,9 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a value as a short text, cut at 60 characters; files are without their folders.
+    """Return a value as a short text. Files lose their folders.
+
+    A text is cut to `_MAX_LENGTH`. A longer list becomes first item, last item and length.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

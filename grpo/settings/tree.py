@@ -67,7 +67,7 @@ class BoardsConfig(Section):
     max_per_game_and_phase: Count = 4
     """Maximum boards of a phase per game, so long games do not dominate."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out, with their mirror images."""
+    """Files with positions, such as openings, that the dataset leaves out, also with exchanged colors."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -103,7 +103,7 @@ class PretrainConfig(Section):
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3
-    """Highest learning rate of AdamW; it falls to 0. Use 1e-5 to 5e-5 for a pretrained language model."""
+    """Highest learning rate of AdamW; it falls toward 0. Use 1e-5 to 5e-5 for a pretrained language model."""
     steps_per_validation: Count = 200
     """Steps between validation measurements."""
     num_steps: Annotated[int, Field(ge=0)] = 1_000
@@ -116,7 +116,7 @@ class EvaluationConfig(Section):
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
     num_baseline_pairs: Count = 40
-    """Openings of the baseline match, with both colors, against a random mover and against Stockfish with one node per move."""
+    """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node per move."""
     opening_book: str = ""
     """File, folder, glob or `s3://` address of openings (EPD, FEN); if empty, openings are generated."""
     max_plies: Count = 240
@@ -132,7 +132,7 @@ class EvaluationConfig(Section):
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference. The baseline plays half a part."""
+    first shows no difference. The step `baseline` plays half a part."""
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -147,7 +147,7 @@ class SelectionConfig(Section):
     """Sequential halving drops the weaker half of the candidates in each round."""
 
     num_candidates: Count = 4
-    """Number of checkpoints, those of lowest held-out regret, that play screening games."""
+    """Checkpoints of lowest held-out regret that play screening games."""
     num_screening_pairs: Count = 40
     """Openings, with both colors, of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
@@ -168,7 +168,7 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Apart from rounding, only the device that trains changes results."""
+    """Resources change results only by rounding, except for the choice of CPU or GPU."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""
@@ -197,7 +197,7 @@ class Settings(Section):
     def _with_defaults(cls, given: Any) -> Any:
         """Override the defaults of the policy's kind, and of each type of task, with the given keys.
 
-        Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig`.
+        Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig.training`.
         """
         if not isinstance(given, dict) or not isinstance(policy := given.get("policy", {}), dict):
             return given  # Pydantic refuses these settings.

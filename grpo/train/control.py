@@ -1,6 +1,4 @@
-"""Control of training: sets temperature, loss coefficients and learning rate of each rollout, and stops a run whose entropy is critical.
-
-Three controllers decide: for entropy, for KL, and for critical entropy.
+"""Control of training: sets temperature, loss coefficients and learning rate of each rollout; stops a run of critical (too low) entropy.
 
 - Entropy: entropy of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
@@ -19,7 +17,7 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of last steps whose mean entropy is critical below `grpo.critical_entropy`."""
+"""Number of last steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """After this many recoveries, critical entropy stops the run."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery stops the run.
@@ -41,12 +39,12 @@ RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy in nats at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # A coefficient of 0 could not rise again.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because the controller multiplies.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout. Coefficients are in win probability per nat."""
+    """Control values of one rollout. Coefficients are in reward per nat."""
 
     temperature: float
     entropy_coefficient: float
@@ -71,7 +69,7 @@ class Controller:
 
     @property
     def is_saturated(self) -> bool:
-        """Whether the controller is at a bound."""
+        """Whether the controller's knobs are at a bound."""
         return False
 
     def knobs(self) -> dict[str, float]:
@@ -102,7 +100,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # At most 0, which is above any bound, so exp cannot overflow.
+            # exp of at most 0 cannot overflow; 1 is above the upper bound.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
@@ -180,7 +178,7 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops training if mean entropy is critical, or begins a recovery, as `grpo.recovery` says."""
+    """Stops training or begins a recovery when mean entropy is critical, as `grpo.recovery` says."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
@@ -249,7 +247,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate after `steps_done` rollouts. Cosine decay ends one rollout after the last."""
+    """Return the learning rate after `steps_done` rollouts. Cosine decay would reach `_FINAL_FRACTION` one rollout after the last."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -284,7 +282,7 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with rollout `step`, from 1. A rollout with non-finite entropy is ignored.
+        """Update the state with rollout `step`, from 1. A rollout with a non-finite `entropy` or `log_num_legal` is ignored.
 
         The other arguments are means over states, in nats:
         - `entropy`: entropy at T = 1.
@@ -303,7 +301,7 @@ class Control:
         return stop, events
 
     def count_skipped(self) -> bool:
-        """Count a skipped optimizer step and halve the learning rate; return whether `MAX_SKIPPED` in a row were skipped."""
+        """Count a skipped rollout or optimizer step, and halve later learning rates. Return whether `MAX_SKIPPED` in a row were skipped."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED

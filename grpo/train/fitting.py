@@ -22,7 +22,7 @@ def fit(
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Train the network in place. At each validation, yield the step, the mean training loss since the last validation, and the metrics.
 
-    The network gets the weights of the lowest validation loss when the iterator ends. Raises NonFiniteError for a non-finite loss.
+    When the iterator ends, the network gets the weights that had the lowest validation loss. Raises NonFiniteError for a non-finite loss.
 
     - `rate` takes a step, from 1, and returns its learning rate.
     - `loss` takes a step, from 1, and returns its batch's loss, with a gradient.

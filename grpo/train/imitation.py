@@ -23,9 +23,9 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Train the policy in place, and yield a record at each validation measurement. The learning rate falls linearly to 0.
+    """Train the policy in place, and yield a record at each validation measurement. The learning rate falls linearly toward 0.
 
-    The policy gets the weights of the lowest validation loss after the last record. Raises NonFiniteError for a non-finite loss.
+    After the last record, the policy gets the weights that had the lowest validation loss. Raises NonFiniteError for a non-finite loss.
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
@@ -39,6 +39,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
         if step == first_with_replies:
             policy.begin_to_look_ahead()
         rows = next(batches)
+        # A mirrored move keeps its column, so `played` stays right.
         is_image = torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5
         return _loss(policy, reflected(positions.select_rows(rows), is_image), played[rows])
 
@@ -53,7 +54,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return mean loss and entropy in nats, and how often the played move is the policy's first, or among its first five.
+    """Return mean loss and entropy in nats, and the fractions of played moves that are the policy's first, or among its first five.
 
     `played_B`: index of the played move among the board's legal moves.
     """

@@ -1,11 +1,11 @@
 """GRPO of a chess network: `NetworkProblem` gives the trainer states, sampled moves and their rewards.
 
-A state is a board whose legal moves all have a value: the engine's win probability, 0 to 1. The setting `num_own_moves` chooses what is
+A state is a board whose legal moves all have a value, 0 to 1, from the engine's scores. The setting `num_own_moves` chooses what is
 sampled:
 
 - 1: G moves (a group) from each state. A move's reward is its value.
-- Above 1: G trajectories from each board; the policy also plays the opponent's replies. An own move's reward is Q(s, a) - max Q(s). It is
-  compared with the board's other trajectories at the same `ply`, the number of earlier own moves.
+- Above 1: G trajectories from each board; the policy also plays the opponent's replies. An own move's reward is its value minus the state's
+  best value. The group is the board's trajectories at the same `ply`, the number of earlier own moves.
 
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state. A column is a move's index among the A.
 """
@@ -68,7 +68,7 @@ class NetworkProblem:
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """Return the dataset's states, then self-play's; `policy` first plays a round of games if one is due."""
+        """`policy` first plays a round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
 
@@ -142,8 +142,7 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per position].
 
-        `count` random numbers are drawn. Position i gets one move, by the number at index `rows[i]`; without `rows`, each position gets
-        `count` / B moves.
+        Random number `rows[i]` of `count` chooses the move of position i. Without `rows`, each position gets `count` / B moves.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -160,7 +159,7 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
     """Play G trajectories of at most `num_own_moves` own moves from each state. Return all their states as one batch, ordered by `ply`.
 
-    A trajectory ends with its game, or if the engine fails.
+    A trajectory ends early with its game, or if the engine fails.
     """
     # Boards that the trajectories reach have no cached replies, and a batch has them for all its boards or for none.
     states = replace(states, positions=replace(states.positions, cached_replies=None))
@@ -214,11 +213,11 @@ def _batch(
 
 
 def _changes(states: States, columns_BM: Tensor) -> Tensor:
-    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding has value 0; no real value is below 0.
+    return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding's 0 is never above the maximum.
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of N trajectories at one `ply`, [N, 1]; a board's trajectories are a group."""
+    """Return the advantages of the N trajectories that go on at a `ply`, [N, 1]; a board's trajectories are a group."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -238,7 +237,7 @@ def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return the rows, whose legal moves are padded only to the row with the most."""
+    """Return these rows, padded only to the widest of them."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]

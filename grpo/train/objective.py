@@ -1,9 +1,9 @@
 """The batch of a rollout, its loss, and the measurements that training decides by.
 
-- Group: the moves sampled from one state.
+- Group: moves or answers whose rewards are compared: the samples from one state, or the n-th own moves of a board's trajectories.
 - Surrogate: PPO's clipped policy term.
-- Old, new, reference: the distributions of the sampled policy, of the weights being trained, and of the frozen policy that the KL
-  compares with. All use the rollout's temperature, because the sampled policy is trained.
+- Old: distribution of the policy that sampled. New: of the weights being trained. Reference: of the frozen policy that the KL compares
+  with. All are at the rollout's temperature.
 - Ratio: new / sampled probability of a move.
 - Column: index of a move among the board's A legal moves.
 
@@ -27,7 +27,7 @@ _KL_OF_RATIO: Final = 0.02
 
 
 class InvariantError(AssertionError):
-    """The run would not train the policy that it samples."""
+    """Sampling and training disagree: about the policy, or about which state a reward belongs to."""
 
 
 _States_co = TypeVar("_States_co", covariant=True)
@@ -53,8 +53,7 @@ class Batch(Generic[_States_co]):
     rewards: Tensor
     """[B, M] for the player who moved; 0 on padding."""
     advantages: Tensor
-    """[B, M] reward minus its group's mean reward. The group of a trajectory's n-th own move is the n-th own moves of the same board's
-    trajectories."""
+    """[B, M] reward minus its group's mean reward; 0 on padding."""
     temperature: float
     """Temperature of sampling and loss."""
     old: MoveDistribution | None
@@ -92,7 +91,7 @@ def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) 
     The expected gradient is (1 - 1/G) times the exact gradient, because each reward is part of its own baseline. Moves that are no members
     get 0, and so does a group's only member.
     """
-    # Float32 would round the mean of equal rewards, and Adam would make a full step of the difference.
+    # Float32 would round the mean of equal rewards. Adam divides by the gradient's size, so the tiny rest would become a full step.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()
     rewards = torch.where(member > 0, rewards_BG.double(), 0.0)
     advantages = (rewards - rewards.sum(1, keepdim=True) / member.sum(1, keepdim=True).clamp(min=1)) * member
@@ -186,7 +185,7 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Weighted means over an optimizer step's minibatch, which is added in pieces. Training depends on the attributes and properties."""
+    """Weighted means over one minibatch, added piece by piece. Training depends on the attributes and properties."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
         """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`; `total`, or the number of answers."""
@@ -219,12 +218,12 @@ class Measured:
         return dict(zip(self._sums, (torch.stack([*self._sums.values()]) / self._total).tolist(), strict=True))
 
     def mean(self, name: str) -> float:
-        """Call this after the last `add`, because means are computed once."""
+        """Return a quantity's mean. Call `mean` after the last `add`, because means are computed once."""
         return self._means[name]
 
     @cached_property
     def ratios(self) -> tuple[float, float]:
-        """Minimum and maximum."""
+        """Minimum and maximum ratio."""
         extremes = torch.stack(self._extremes)
         return extremes.min().item(), extremes.max().item()
 
@@ -245,7 +244,7 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding, as must be before the first optimizer step."""
+    """Raise InvariantError unless, as before any optimizer step, all ratios are 1 and KL(old || new) is 0, up to rounding."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):

@@ -23,10 +23,10 @@ _ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts 
 
 @torch.no_grad()
 def move_metrics(batch: Batch[States]) -> dict[str, float]:
-    """Entropies and regret (the value that an average move loses) are at temperature 1."""
+    """Return a rollout's metrics. Entropies and regret (best value minus expected value) are at temperature 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
-    # Float32 would give equal rewards a spread, and a group of equal moves an agreement (largest fraction) other than 1.
+    # Float64, because float32 would give equal rewards a spread, and a group of equal moves an agreement other than 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
@@ -43,11 +43,11 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     group_columns = {
         "zero_variance_groups": (high == low) | (spread < _ZERO_SPREAD),
-        "agreement": fractions_BA.amax(1),
+        "agreement": fractions_BA.amax(1),  # The most frequent move's fraction of the group.
     }
     columns = {name: column.double().cpu() for name, column in {**state_columns, **group_columns}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
-    # A later state of a trajectory has one move, which is no group.
+    # A later state of a trajectory has one sampled move, so it counts in no group metric.
     is_group = (is_real.sum(1) > 1).cpu()
 
     def entropy(rows: Tensor) -> float:
@@ -103,7 +103,6 @@ def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None)
 
 
 def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return the metrics that only a chess network has."""
     norms, fractions, cosines = budget({(one, other): mean_over(taken, f"product/{one}/{other}") for one, other in TERM_PRODUCTS})
     return {
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
@@ -118,7 +117,7 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
     }
 
 
-# The gradient budget: each term's strength, and which terms oppose each other.
+# The gradient budget: sizes of the terms' gradients, and angles between them.
 
 
 @torch.no_grad()
@@ -154,9 +153,9 @@ def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], T
 
 
 def budget(products: Mapping[tuple[str, str], float]) -> tuple[dict[str, float], dict[str, float], dict[tuple[str, str], float]]:
-    """Return each term's norm, its fraction of the sum of all norms, and each pair's cosine (0 for a zero vector).
+    """Return each term's norm (root of mean square), its fraction of the norms' sum, and each pair's cosine (0 for a zero norm).
 
-    `products` are the mean inner products of the pairs in `TERM_PRODUCTS`.
+    `products`: pair in `TERM_PRODUCTS` -> mean inner product.
     """
     norms = {term: max(0.0, products[term, term]) ** 0.5 for term in TERMS}
     total = sum(norms.values())

@@ -23,15 +23,15 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Low, because evaluation games use the most likely moves. At 0, 50 % of the games end by
-repetition; at 0.7, 10 % do."""
+"""Sampling temperature of both players. Low, because evaluation games use the most likely moves. Above 0, because at 0, 50 % of the games
+end by repetition (at 0.7, 10 %)."""
 OPENING_PLIES: Final = 6
 """Maximum random plies at the beginning of a game."""
 MAX_PLIES: Final = 160
 """Plies after which a game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors.
 _STATES_PER_OPENING: Final = 40  # Most openings give more, so one batch is usually enough.
-_MIN_BATCHES: Final = 4  # A round fails after this many batches plus one game per state.
+_MIN_BATCHES: Final = 4  # A round fails after the games of this many batches, plus one game per wanted state.
 _MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal.
 _MAX_STATES_PER_GAME: Final = 32  # Keeps a long game's aimless moves from outnumbering the short games' decisions.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
@@ -62,7 +62,7 @@ class SelfPlay:
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
-        """Return a step's states; `policy` plays a round first if one is due. Raises SelfPlayError if it gives too few states."""
+        """Return a step's states; `policy` plays a round first if one is due. Raises SelfPlayError if the round gives too few."""
         number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
             self._metrics = {}
@@ -73,7 +73,7 @@ class SelfPlay:
         return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return metrics if the last call of `states` played a round."""
+        """Return the round's metrics if the last call of `states` played the round or was for its first step; otherwise {}."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
@@ -123,8 +123,8 @@ class SelfPlay:
             if len(games) >= max_games:
                 raise SelfPlayError(
                     f"self-play, round {number + 1}: {len(games)} games gave only {len(boards)} distinct positions with at least two legal"
-                    f" moves, {config.self_play_states} are needed. The policy repeats its games, or they are too short: lower"
-                    " grpo.self_play_states"
+                    f" moves and not held out, {config.self_play_states} are needed. The policy repeats its games, or they are too short:"
+                    " lower grpo.self_play_states"
                 )
             openings = random_openings(num_openings, max_plies=OPENING_PLIES, rng=opening_rng)
             numbered = dict(enumerate(openings, len(games) // 2))
@@ -134,14 +134,14 @@ class SelfPlay:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         boards.setdefault(key, board)
-        # Drops surplus positions of all games, not of the last games alone.
+        # Drop the surplus at random over all games, so the last games lose no more than the others.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         distinct_boards = list(boards.values())
         return [distinct_boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step are from the dataset and from self-play.
+    """Return how many states of a step are from the dataset, at least one, and from self-play.
 
     >>> state_counts(256, 0.33)
     (172, 84)
@@ -162,7 +162,7 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies whose positions become states. Ply 0 is left out, because random moves led to its position."""
+    """Return the plies whose positions become states. Ply 0 is left out, because the policy did not choose its position."""
     # `-(-a // b)` rounds a / b up. `| 1` makes the stride odd, so both players' positions are taken.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
@@ -172,5 +172,6 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            yield board.copy(stack=board.halfmove_clock)  # Positions before the last pawn move or capture cannot recur.
+            # The stack serves to find repetitions. Positions before the last pawn move or capture cannot recur.
+            yield board.copy(stack=board.halfmove_clock)
         board.push(chess.Move.from_uci(move))

@@ -1,7 +1,7 @@
-"""States: boards with a value (win probability, 0 to 1) for every legal move.
+"""States: boards with a value, 0 to 1, for every legal move (`grpo.engine.move_values.value_of`).
 
-Half of a step's boards are mirrored left to right, unless a side may still castle: chess without castling is symmetric, so mirrored moves
-keep their values.
+About half of a step's boards are mirrored left to right. Boards with castling rights are not, because only without castling do mirrored
+moves keep their values.
 
 Legend: B boards, A legal moves (padded). A column is a move's index among the A.
 """
@@ -35,7 +35,7 @@ Values = Callable[[Sequence[chess.Board]], Iterable[ValueTable | EngineError]]
 class States:
     positions: PositionBatch
     values: Tensor
-    """[B, A] win probability for the mover; 0 on padding."""
+    """[B, A] values for the mover; 0 on padding."""
     phases: Tensor
     """[B] int64 index into `PHASES`."""
 
@@ -94,7 +94,7 @@ def states_of_step(states: States, step: int, size: int, *, seed: int, order: Na
     """Return the `size` states of a step; steps count from 0. `order` and `images` name the random streams.
 
     Each epoch shuffles all states, and drops an incomplete last batch. Even epochs mirror a random half of the states, odd epochs the other
-    half.
+    half, except states with castling rights.
     """
     epoch, index = divmod(step, len(states) // size)
     rows = torch.randperm(len(states), generator=torch_stream(seed, *order, epoch))[index * size : (index + 1) * size]

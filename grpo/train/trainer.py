@@ -1,11 +1,13 @@
 """The GRPO loop for every kind of policy.
 
-`Trainer.step` samples a rollout (moves or answers with rewards) and takes one optimizer step per minibatch. Then the controllers
-(`grpo.train.control`) set the next step's knobs: temperature, loss coefficients, learning rate. A `Problem` has all that depends on the
-kind of policy. The KL is measured to the reference, a frozen policy.
+- Step: `Trainer.step` samples one rollout (moves or answers with rewards) and takes at most one optimizer step per minibatch.
+- Knobs: a step's temperature, loss coefficients and learning rate, set by `grpo.train.control`.
+- Reference: the frozen policy that the KL compares with.
+- `Problem`: all that depends on the kind of policy.
 
-Unlike in published GRPO, advantages are not divided by their group's standard deviation or by length (Dr. GRPO), and a network's entropy
-and KL are exact sums.
+Differences from published GRPO:
+- Nothing is divided by a group's standard deviation or an answer's length (Dr. GRPO, arXiv 2503.20783).
+- A network's entropy and KL are sums over all legal moves, not estimates from samples.
 """
 
 import math
@@ -30,11 +32,9 @@ from grpo.train.control import MAX_SKIPPED, Control, Knobs
 from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_objective
 
 MAX_GRADIENT_NORM: Final = 1.0
-"""Largest Euclidean norm of the gradient."""
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats: a minibatch with a larger KL(sampled policy || policy) ends the rollout's optimizer steps."""
-_OF_PROBLEM: Final = "task."
-"""Prefix of the problem's tensors in a checkpoint."""
+"""Trust region in nats: a minibatch with a larger KL(sampled policy || policy) and all later minibatches of the rollout are left out."""
+_OF_PROBLEM: Final = "task."  # Prefix of the problem's tensors in a checkpoint.
 
 _Policy = TypeVar("_Policy", bound=Policy)
 _Start = TypeVar("_Start")
@@ -51,7 +51,7 @@ class Rollout(Protocol):
 
     @property
     def row_weights(self) -> Tensor:
-        """Weights in a minibatch's mean loss."""
+        """Weight of each row in a minibatch's mean loss, also of rows that `rows` leaves out."""
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
@@ -61,19 +61,19 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     """First part of the metrics' names."""
     reference: _Policy
     kl_warmup_steps: int
-    """Number of first steps over which the KL coefficient rises; 0 for none."""
+    """Number of first steps over which the KL coefficient rises linearly; 0 for none."""
     is_sequential: bool
     """True if a row is a sequence of states (an answer's tokens); the row's KL is then the sum over its states."""
     max_log_ratio: float
     """Largest |ln(new / sampled probability)| that rounding causes."""
 
-    # Training depends on these results.
+    # Training depends on the results of the methods from here to `restore`.
 
     def states(self, policy: _Policy, step: int) -> _Start:
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample moves and reward them. Raises NonFiniteError for NaN or infinity, InvariantError for mixed-up groups."""
+        """Sample and reward moves or answers. Raises NonFiniteError for NaN or inf, InvariantError if sampling and scoring disagree."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield these rows in pieces that fit into one forward pass."""
@@ -81,7 +81,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
     def entropies(self, rollout: _Rollout) -> tuple[float, float]:
-        """Return mean entropy at temperature 1 and mean ln(legal moves), in nats."""
+        """Return, in nats, mean entropy at temperature 1, and mean ln(legal moves) or ln(vocabulary)."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
         """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step, if one was taken."""
@@ -91,7 +91,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # These results are only logged.
+    # The results of the methods below are only logged.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
@@ -101,16 +101,16 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """`taken`: the steps taken, at least one. `refused`: the step that the trust region left out."""
+        """`taken`: the optimizer steps taken, at least one. `refused`: the minibatch above `MAX_KL_OLD`, if any."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout per step. A step's number seeds its random streams."""
+    """Trains a policy, one rollout per step. Seed and step number determine a step's random streams."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place. Schedules begin after `first_step` rollouts."""
+        """Train `policy` in place. `first_step`: rollouts that an earlier run has done; step numbers and schedules begin there."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
@@ -130,8 +130,8 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def step(self) -> Record:
         """Sample one rollout and take its optimizer steps.
 
-        Raises InvariantError if sampled and computed probabilities differ before the first optimizer step, NonFiniteError after
-        `MAX_SKIPPED` non-finite rollouts or optimizer steps in a row.
+        Raises InvariantError if sampled and computed probabilities differ before the first optimizer step. Raises NonFiniteError after
+        `MAX_SKIPPED` non-finite rollouts or minibatches in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -196,17 +196,17 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # Empty if the engine failed on too many states.
+        # A part is empty if the rollout has fewer rows than minibatches.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         self._optimizer.zero_grad(set_to_none=True)
-        # Each piece is divided by the whole minibatch's weight, so the pieces' gradients add up.
+        # Each piece's loss is divided by the complete minibatch's weight, so the pieces' gradients add up.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # Without a KL term in the loss, only the first minibatch measures the KL, which needs a forward pass.
+            # The reference needs a forward pass. Without a KL term in the loss, only the first minibatch measures the KL.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -238,15 +238,15 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         events.append(Event("step_skipped", f"{message}; no weight was changed, and the learning rate is halved from the next rollout on"))
         if are_too_many:
             raise NonFiniteError(
-                f"{message}, {MAX_SKIPPED} times in a row; the weights are those before this step. Lower grpo.learning_rate, or"
-                " look for rewards that are NaN or infinite"
+                f"{message}, {MAX_SKIPPED} times in a row; the weights are those after the last finite optimizer step. Lower"
+                " grpo.learning_rate, or look for rewards that are NaN or infinite"
             )
 
     @torch.no_grad()
     def _update_average(self, *, has_learned: bool) -> None:
         """Update the moving average of the weights (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
 
-        The old average's weight is at most n / (n + 9) after n steps, so the initial weights are soon forgotten.
+        In step n from `first_step`, the old average keeps a fraction of at most n / (n + 9), so the initial weights are soon forgotten.
         """
         if self._average is not None and has_learned:
             num_steps = self.num_steps_done - self._first_step
@@ -263,7 +263,10 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
     def preflight(self) -> dict[str, float]:
-        """Return the next rollout's metrics; weights and step stay as they are. Raises the errors of `step`."""
+        """Return the next rollout's metrics; weights and step stay as they are.
+
+        Raises InvariantError as `step` does, NonFiniteError at the first non-finite rollout. A non-finite loss raises nothing.
+        """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
         metrics = self.problem.rollout_metrics(rollout)
@@ -275,14 +278,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return the last step's seconds. The record of `step` has none, because times differ between equal runs."""
+        """Return the last step's seconds. The record of `step` has no times, because they differ between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
         return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return a checkpoint's data besides the evaluation policy; `facts`, such as the settings, are stored as given."""
+        """Return all of a checkpoint except the evaluation policy. `facts`, such as the settings, are stored as given."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -292,7 +295,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Raises the error of `begin_from`."""
+        """Continue a run from its checkpoint: `policy` is the stored evaluation policy. Raises IncompatibleError as `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -301,7 +304,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Begin a new run, with new schedules and controllers, at another run's checkpoint.
+        """Load a checkpoint's weights and, if `takes_optimizer`, Adam's moments. Step, schedules and controllers stay as constructed.
 
         Raises IncompatibleError if the checkpoint has another reference.
         """

@@ -9,7 +9,7 @@ from grpo.board.actions import MAX_LEGAL_MOVES
 MIN_TEMPERATURE: Final = 0.01  # A lower temperature makes logits overflow.
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
-# Chess programs often set these options.
+# Declared only because chess programs often set these options.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
     "option name Threads type spin default 1 min 1 max 1024",
@@ -18,13 +18,13 @@ _WITHOUT_EFFECT: Final = (
 
 
 class UciError(ValueError):
-    """An option's value outside its range, or an impossible position. The message is one line."""
+    """An unusable option value, position or move. The message is one line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
-    multipv: int = 1
+    multipv: int = 1  # Number of moves to show.
     has_lines: bool = True  # Whether the policy can show several moves. If not, there is no MultiPV.
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ import chess
 from grpo.board.material import material_lead
 from grpo.uci.options import UciError, UciOptions
 
-if TYPE_CHECKING:  # The policy imports torch after the answer to `uci`.
+if TYPE_CHECKING:  # `search` imports torch, which would delay the answer to `uci`.
     from grpo.uci.search import MoveFinder
 
 _COMMANDS: Final = frozenset(
@@ -21,7 +21,7 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""`bestmove` to resign, or without a position: the null move."""
+"""The null move, sent as `bestmove` if the policy resigns or if there is no position."""
 
 
 class UciEngine:
@@ -90,7 +90,7 @@ class UciEngine:
             self.send_held_move()
 
     def _search(self, search_moves: frozenset[str]) -> str:
-        """Write the `info` lines and return the best move; illegal `search_moves` are ignored."""
+        """Write the `info` lines and return the best move. Illegal `search_moves` are ignored; if none is legal, all moves are allowed."""
         board = self._board
         if board is None:
             self._write("info string no position: the last one was refused")

@@ -19,7 +19,7 @@ Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]  # UCI move -> the mover's probability, if known.
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if unknown.
     scores: Mapping[str, Score]  # UCI move -> score for the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:

@@ -37,7 +37,7 @@ class NotableDecision(Document):
 
 
 class Decisions(Document):
-    """`improved` and `worsened` are empty without an earlier policy."""
+    """`improved` and `worsened` are by change (empty without an earlier policy), `worst` by regret, `best` by margin."""
 
     num_boards: int
     improved: tuple[NotableDecision, ...]
@@ -47,7 +47,7 @@ class Decisions(Document):
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
-    """Return up to `count` decisions by each measure, if it is above 0; ties go to the first board.
+    """Return the decisions with the `count` largest values above 0 of each measure; ties go to the first board.
 
     `boards.values` must come from searches of depth `evaluation.heldout_depth`.
     """

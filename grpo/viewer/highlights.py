@@ -14,7 +14,7 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Summary of a game; leads in material are in pawns and count for the first player."""
+    """Summary of a game. Leads in material are in pawns, above 0 if the match's first player is ahead."""
 
     index: int
     score: float
@@ -66,9 +66,12 @@ def _course(index: int, game: PlayedGame) -> _Course:
 
 
 def _leads(game: PlayedGame) -> Iterator[int]:
-    """Yield White's lead at each ply: the smaller of the last two differences in material, or 0 if the side ahead changed."""
+    """Yield White's lead at the opening and after each ply, below 0 if Black leads.
+
+    Of the last two differences in material, the one nearer to 0 counts; 0 if the side ahead changed.
+    """
     leads = (material_lead(board, chess.WHITE) for board in game.boards())
     yield (before := next(leads))
-    for now in leads:  # Two plies, so an exchange in progress does not count.
+    for now in leads:  # Two differences, so an exchange in progress does not count.
         yield min(before, now, key=abs) if before * now > 0 else 0
         before = now

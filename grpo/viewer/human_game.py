@@ -101,7 +101,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN) of `num_plies_back` plies ago; empty without probabilities."""
+        """Return the five most probable moves (SAN) of `num_plies_back` plies ago, with their probabilities; empty if unknown."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()

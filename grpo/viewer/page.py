@@ -25,7 +25,7 @@ def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, 
 
 
 def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
-    """Return a page from a template of the folder `pages`, with everything inside."""
+    """Return a page from a template of the folder `pages`, with style, script, pieces and data inside."""
     # A text with "</script>" would end the script element around the JSON.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("\u2028", "\\u2028")
     parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
@@ -46,7 +46,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # The last move gives a position's win probability; the engine's best move gives the first position's.
+    # A position's win probability is the chance of the move that led there; the opening's is the chance of the engine's best move.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]

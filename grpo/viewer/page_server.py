@@ -22,8 +22,8 @@ class PlayServer(ThreadingHTTPServer):
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
         """Listen on the loopback address; port 0 takes a free port. Raises OSError if the port is taken, OverflowError if it is too large.
 
-        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` takes each
-        finished game.
+        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` is called once
+        for each finished game.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
@@ -38,7 +38,7 @@ class PlayServer(ThreadingHTTPServer):
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Do an action and return the page's data. Raises MoveError.
+        """Do an action and return the page's data. The caller holds `lock`. Raises MoveError.
 
         `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`).
         """
@@ -90,8 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._reply(HTTPStatus.OK, "application/json", json.dumps(facts))
 
     def _is_allowed(self, path: str) -> bool:
-        """Check token, host, and a POST's content type and origin; reply 404 if one is wrong."""
-        # A foreign web page can have a name that resolves to this machine.
+        """Check token, host, origin (if sent), and a POST's content type. Reply 404 if one is wrong."""
+        # The host is checked, because a foreign name can be made to resolve to 127.0.0.1 (DNS rebinding).
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")

@@ -1,4 +1,4 @@
-"""Checks of the AWS account for tasks on AWS Batch. They run in parallel and take about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch. The checks run in parallel and take about ten seconds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -71,7 +71,7 @@ def _queues(default: str | None, environment: Mapping[str, str]) -> str:
     }
     works = ("ENABLED and VALID", "ENABLED and UPDATING")
     if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
-        raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED and VALID {_PAGE}")
+        raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED, and VALID or UPDATING {_PAGE}")
     return ", ".join(named)
 
 

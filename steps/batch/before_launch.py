@@ -1,4 +1,4 @@
-"""Checks before Metaflow is imported, because Metaflow would report faults as tracebacks."""
+"""Checks before the flow starts, because Metaflow would report faults as tracebacks."""
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
@@ -9,11 +9,13 @@ from steps.run.orchestrator import configuration, service
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
-    """Check the command, Metaflow's configuration and, for `--with batch`, the AWS account; yield notes for the user.
+    """Yield notes for the user. The checks run while the caller iterates.
 
-    `--with batch` sets METAFLOW_DEFAULT_DATASTORE=s3 in `environment`.
+    - Always: Metaflow's configuration.
+    - For `run` and `resume`: the command's settings, and Metaflow's service.
+    - For tasks on AWS Batch: the account. METAFLOW_DEFAULT_DATASTORE becomes s3 in `environment`, unless set.
 
-    Raises CommandError for mistyped settings, OrchestratorError for a wrong configuration, DestinationError for failed checks of Batch.
+    Raises CommandError for mistyped settings, OrchestratorError for a wrong configuration, DestinationError for failed checks of AWS.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):

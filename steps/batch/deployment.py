@@ -1,4 +1,4 @@
-"""Metaflow around a run: decorators for AWS Batch, a task's context, tags, and the flow's command with its signals."""
+"""Metaflow's part of a run: decorators for AWS Batch, a task's context, tags, and the flow's command with its signals."""
 
 import json
 import os
@@ -28,12 +28,12 @@ from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
 
-_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # Limits the cost of a hang.
+_MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # By `Step.resources`; limits the cost of a hang.
 _NUM_RETRIES: Final = 3  # Retries of a task whose machine was lost.
 
 
 def name_store() -> None:
-    """Set CHESS_GRPO_STORE, if not set, to a folder beside Metaflow's data, if tasks run on Batch."""
+    """If tasks run on Batch, set CHESS_GRPO_STORE, unless set, to a folder below Metaflow's in S3."""
     if sends_to_batch(sys.argv) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
         os.environ[STORE] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
@@ -78,7 +78,6 @@ def as_task() -> Iterator[None]:
 
 
 def tag_run(settings: Mapping[str, Any], verdict: str = "") -> None:
-    """Tag Metaflow's run with nearest preset, seed and verdict."""
     launch = launch_of(settings)
     tags = [f"preset:{launch.preset}", f"seed:{launch.seed}", *([f"verdict:{verdict}"] if verdict else [])]
     try:
@@ -122,10 +121,10 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
 
 
 def _explain(machine: Machine) -> None:
-    """Print the error of this process's run, and the command that resumes the run.
+    """Print why this process's run failed, and the command that resumes the run.
 
-    After a PlainError, which the task has printed, the command starts a new run, because the error may need other settings and `resume`
-    keeps the settings.
+    After a PlainError, which the task has printed, print a command that starts a new run: the cause may be a setting, and `resume` keeps
+    the settings.
     """
     runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))

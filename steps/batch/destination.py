@@ -15,6 +15,7 @@ GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
 GPU_IMAGE: Final = "CHESS_GRPO_BATCH_GPU_IMAGE"
 _TRACKING: Final = "MLFLOW_TRACKING_URI"
 _MIRROR: Final = "WANDB_BASE_URL"
+# Variables that tasks get from the launcher.
 _BY_VALUE: Final = (
     *(_TRACKING, "MLFLOW_TRACKING_INSECURE_TLS", STORE, SECRETS, CODE),
     *(MIRROR, _MIRROR, "WANDB_ENTITY", "WANDB_PROJECT"),
@@ -36,8 +37,8 @@ def sends_to_batch(arguments: Sequence[str]) -> bool:
 def reachable(environment: Mapping[str, str]) -> str:
     """Return the address of the tracking store. The network is not tried.
 
-    Raises DestinationError for a missing address, a file, a port of this machine, and a name or password in the address or in
-    `WANDB_BASE_URL`.
+    Raises DestinationError for a missing address, a file, a port of this machine, and a name, password or query in the address or
+    in `WANDB_BASE_URL`.
     """
     address = environment.get(_TRACKING, "")
     if reason := _not_reached(address):
@@ -48,7 +49,7 @@ def reachable(environment: Mapping[str, str]) -> str:
     for name in (_TRACKING, _MIRROR):
         if without_secrets(value := environment.get(name, "")) != value:
             raise DestinationError(
-                f"{name} holds a name or password, which each job's description would show. Leave it out, store the needed ones of"
+                f"{name} holds a name, password or query, which each job's description would show. Leave it out, store the needed ones of"
                 f" {', '.join(BY_NAME_ONLY)} in AWS Secrets Manager, and list the secrets' names in {SECRETS} (docs/aws.md)"
             )
     return address

@@ -22,8 +22,8 @@ COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794
 """Each color's contrast is at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
-_FEW: Final = 40  # A line with at least this many points shows its moving average (EMA) in bold, and the points faintly.
-_NUM_MARKS: Final = 50  # Most vertical lines for events.
+_FEW: Final = 40  # A line with at least this many points shows its exponential moving average (EMA) in bold, and the points faintly.
+_NUM_MARKS: Final = 50  # Maximum number of vertical lines, for the first events.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {
@@ -90,6 +90,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     """`marks` are steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
+    # In steps: a 50th of the longest line, at least 5.
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
     bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
     dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
@@ -149,7 +150,7 @@ class Interval:
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of 95 % intervals, and `note` below. A dashed line marks 0 if `zero` says what 0 means."""
+    """Return a chart of 95 % intervals, and `note` below. A dashed line marks 0 if `zero` says what 0 means. No parts without intervals."""
     if not intervals:
         return []
     rows = [

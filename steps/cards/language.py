@@ -43,7 +43,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "KL to the reference, per answer",
             (*with_parts("language/kl_reference", TASKS), "language/kl_max"),
-            "0 at the first step; another value means that sampling and scoring differ.",
+            "Begins at 0 in a new training.",
         ),
         HELDOUT_REGRET,
     ),

@@ -14,7 +14,7 @@ from steps.run.terminal import Pace
 
 Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`, which draws the page.
 
-_FRACTION: Final = 0.1  # Time between refreshes as a fraction of the step's run time. A refresh starts a process (1.5 CPU seconds).
+_FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh starts a process (1.5 CPU seconds).
 _LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.
 _MOST_SECONDS: Final = 60.0
 
@@ -67,7 +67,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update the card, in place if the kinds of parts are unchanged, because Metaflow shows a new layout with a delay."""
+        """Update the card. Parts of unchanged kinds are updated in place, because Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:

@@ -24,7 +24,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "reward gain over the reference",
             ("grpo/reward_gain",),
-            "Mean reward minus the reference's on the same training states. A rise without lower held-out regret is not strength.",
+            "Expected reward minus the reference's, on the same training states. A rise without lower held-out regret is not strength.",
             (NO_GAIN,),
         ),
         HELDOUT_REGRET,
@@ -37,7 +37,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "KL to the reference",
             ("grpo/kl_reference", "grpo/kl_from_reference"),
-            "Begins at 0. If it levels off while the reward is flat, see kl_trap in the diagnosis.",
+            "Begins at 0 in a new training. If it levels off while the reward is flat, see kl_trap in the diagnosis.",
         ),
         Figure(
             "clipped moves",

@@ -60,7 +60,7 @@ class Seen:
 
 
 def page_part(template: str, **facts: Any) -> Markup:
-    """Render the template `NAME.html.j2` on one line, because an empty line ends HTML in Metaflow's Markdown."""
+    """Render `{template}.html.j2` on one line, because an empty line ends HTML in Metaflow's Markdown."""
     return _on_one_line(_environment().get_template(f"{template}.html.j2").render(**facts))
 
 

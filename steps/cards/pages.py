@@ -17,6 +17,7 @@ from grpo.viewer.decisions import Decisions, NotableDecision
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, page_part
 
+# Colors of the moves' arrows: red, green, blue, opacity.
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
@@ -58,7 +59,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return notable moves on boards, seen by the player to move."""
+    """Return boards with notable moves, seen by the player to move; no parts without `decisions`."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}

@@ -38,8 +38,8 @@ def command(name: str) -> int:
     if result.returncode or not file.exists():
         answer = " ".join((result.stderr or result.stdout).split())
         raise NotFoundError(
-            f"no card of {run_id}/{step} in {Path.cwd()}: call this command in the folder in which the run was started."
-            f" Metaflow's answer: {answer}"
+            f"no card of {run_id}/{step} in {Path.cwd()}: the step makes no card, or the run was started in another folder;"
+            f" call this command in that folder. Metaflow's answer: {answer}"
         )
     file.chmod(0o644)  # Metaflow lets only the owner read the file.
     print(f"{run_id}/{step}: {shortened(file)}")

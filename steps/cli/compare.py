@@ -64,7 +64,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
     yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
-        yield "An interval that contains 0 neither shows nor excludes a difference. In many rows, one may mislead by chance."
+        yield "An interval that contains 0 neither shows nor excludes a difference. Among many rows, one may mislead by chance."
     if reused:
         yield f"Measured once, because the later run reused the output: {'; '.join(reused)}."
     if not_compared:
@@ -81,6 +81,6 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return the names of the yardsticks' parts that differ or are unknown."""
+    """Return the names of the yardsticks' parts that are unknown or differ."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

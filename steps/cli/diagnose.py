@@ -63,7 +63,7 @@ def _input(names: Sequence[str]) -> tuple[str, History, Settings | None]:
 def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None]:
     """Return a title, the run's GRPO history, and the run's settings (None for a folder, or if unreadable).
 
-    `name` is a run's name, or a folder with a history. `last` is the newest run with a history.
+    `name` is a run's id, `last` (the newest run with a history), or a folder with a history.
     """
     if is_folder(name):
         if (path := _history_file(Path(name))) is None:

@@ -41,7 +41,7 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name.startswith("-"):
-            return None  # An unknown option, which click reports.
+            return None  # Click reports the unknown option.
         if cmd_name in ("run", "resume"):
             raise click.UsageError(f"the pipeline is another program: `python {FLOW_FILE} {cmd_name}`, or `make run CONFIG=smoke`", ctx)
         if cmd_name not in COMMANDS:

@@ -54,7 +54,7 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise ConfigError for a file that exists or could not be written after the games."""
+    """Raise ConfigError if a file exists, its folder is missing, or both options name one file."""
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} already exists; name another file, or remove it")
@@ -82,7 +82,7 @@ def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Setti
 
 def _text(result: MatchResult) -> str:
     report = result.report()
-    # "As played" counts real results. "Adjudicated" gives undecided draws to the side that the engine finds better.
+    # "As played" counts real results. "Adjudicated" gives undecided games to the side that the engine finds better.
     rows = [
         ("as played", report.score.score_text),
         ("adjudicated", result.interval(adjudicated=True).score_text),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from grpo.match.players import Player
     from grpo.viewer.annotations import MoveProbabilities
 
-_WORDS: Final = ("random", "stockfish")  # Suggestions for a mistyped player.
+_WORDS: Final = ("random", "stockfish")  # Suggested for a mistyped player.
 ALLOWED: Final = (
     f"{POLICY_NAMES}; a policy with @T samples moves at temperature T (champion@0.5); random;"
     " stockfish:nodes=50, stockfish:depth=3, stockfish:nodes=1,random=0.5; uci:/path/to/engine:nodes=100"
@@ -74,17 +74,18 @@ class Entrant:
 
     player: "Player"
     about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
-    move_probabilities: "MoveProbabilities | None" = None  # For comments in games.
+    move_probabilities: "MoveProbabilities | None" = None  # A policy's, for comments in games.
 
 
 @contextmanager
 def entered(
     contestants: Sequence[Contestant], machine: Machine, *, seed: int, says: Callable[[str], None] | None = None
 ) -> Iterator[list[Entrant]]:
-    """Yield the opened players in order; their engines run until the block ends. `says` as in `EnginePlayer`.
+    """Yield the opened players in order; their engines run until the block ends.
+
+    An engine that names no legal move loses the game, and `says` gets a line of text. Without `says`, the engine's error ends the match.
 
     Each player has its own random stream; with a common stream, two equal players would draw the same numbers.
-
     Raises ContestantError, EngineMissingError, or `find_policy`'s errors.
     """
     # Wrong names end the command before the import of torch, which takes seconds.

@@ -16,7 +16,7 @@ from steps.run.terminal import duration
 @click.command()
 @click.option("--last", type=COUNT, default=10, metavar="N", help="Number of runs to list (default 10).")
 def command(last: int) -> int:
-    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), newest first. Ends runs whose processes are gone."""
+    """List the runs of the store (CHESS_GRPO_STORE, or CHESS_GRPO_HOME), newest first. Marks runs whose processes are gone as over."""
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)
@@ -50,7 +50,7 @@ def status_of(run: Run) -> str:
 
 
 def origin_of(run: Run) -> str:
-    """Return the checkpoint that a run resumed from."""
+    """Return the checkpoint that a run resumed from; empty for a new training."""
     origin = run.facts["origin"]
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 

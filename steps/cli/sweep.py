@@ -35,7 +35,7 @@ Within runs: the mean's interval covers only the luck of the games. If this inte
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
 @click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes all seeds after the first, because a click option has one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; several --set combine.")
-@click.option("--show", "only_shows", is_flag=True, help="Print the present table; run and write nothing.")
+@click.option("--show", "only_shows", is_flag=True, help="Print the table of the runs so far; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
     """Run the pipeline with each seed and combination of settings; print the results and their means over seeds.
 
@@ -89,7 +89,7 @@ def _text(value: Estimate | None) -> str:
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
     """Return a hash of all steps' code for these policies (kind, network)."""
-    steps = [step_of(name) for name in STEPS[1:-1]]  # The first and the last step compute nothing.
+    steps = [step_of(name) for name in STEPS[1:-1]]  # `start` and `end` have no output.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 

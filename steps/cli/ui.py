@@ -11,6 +11,7 @@ from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
 _HOST: Final = "127.0.0.1"
+# The UI sends no telemetry, starts no workers, and hides a warning about MLflow's own code.
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

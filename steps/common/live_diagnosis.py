@@ -1,4 +1,4 @@
-"""Diagnosis of `finetune` during training. It changes no output, so no step's version (the hash that identifies an output) covers it."""
+"""Diagnosis of `finetune` during training. The diagnosis changes no output, so no step's version (hash) covers this module."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +25,7 @@ class LiveDiagnosis:
         return tuple(Event(FINDING, f"{finding.severity}: {finding.line}") for finding in self._watch.observe(record))
 
     def write(self, folder: Path) -> str:
+        """Write the diagnosis, and return a line for the terminal."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
         write_document(folder / FINDINGS, diagnosis)

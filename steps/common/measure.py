@@ -34,7 +34,7 @@ PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
 """Stages of a selection. No two stages share an opening."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` divide.
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` share out.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
@@ -43,7 +43,7 @@ def playing_engines(machine: Machine) -> EnginePool:
 
 
 class Arena:
-    """Plays and adjudicates games by a run's settings; a context manager that ends the engines."""
+    """Plays and adjudicates games under a run's settings; a context manager that ends the engines."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
         """Start no engine yet. `progress` takes the numbers of finished and expected games, and a label."""
@@ -63,7 +63,10 @@ class Arena:
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Draw `count` openings (FENs) that are not in `exclude`, and add their keys to it. `stream` names the random stream."""
+        """Draw `count` openings (FENs) that are not in `exclude`, and add the keys of all tried positions to `exclude`.
+
+        `stream` names the random stream.
+        """
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
@@ -82,7 +85,7 @@ class Arena:
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
         """Play the games that rate one or two players on the ladder (`place_on_ladder`). `purpose` names the rungs' random streams."""
-        # An opening's index selects the rung's random numbers, so a rung plays equally against each player.
+        # An opening's index selects the rung's random numbers, so each player meets the same numbers.
         numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:

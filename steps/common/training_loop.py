@@ -1,4 +1,4 @@
-"""The loop around the GRPO trainer. A killed run resumes from a checkpoint, and ends with the same files as an undisturbed run.
+"""The loop around the GRPO trainer. A killed run resumes from a checkpoint, and ends with the same output as an undisturbed run.
 
 The progress folder holds the journal (all records so far), `checkpoints/` and, after training, the report. After a SIGTERM, the loop
 completes the current GRPO step, saves a checkpoint and exits.
@@ -46,7 +46,7 @@ from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
-NUM_CHECKPOINTS_KEPT: Final = 12  # Measured checkpoints.
+NUM_CHECKPOINTS_KEPT: Final = 12  # With held-out measurements.
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -55,7 +55,7 @@ class TrainingReport(Training):
 
 
 class TrainingLoop:
-    """Trains for `grpo.num_steps` steps or until the trainer stops."""
+    """Trains for `grpo.num_steps` steps, or fewer if the trainer stops."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
         """Take a trainer that has made no step of this run, and `heldout`, which measures `trainer.evaluation_policy`."""
@@ -119,7 +119,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # The report is written before the last checkpoint: after a kill between them, training resumes at an earlier checkpoint.
+        # A kill before the last checkpoint leaves a report of a later step than the restored one. Training then goes on.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:

@@ -34,6 +34,7 @@ from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
 _FREE_BYTES: Final = 2 * 1024**3
+# A line NAME==VERSION of the lock file.
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN: Final = 5  # Most files or packages in a message.
 
@@ -43,7 +44,7 @@ class PreflightError(PlainError, RuntimeError):
 
 
 class PassingError(PlainError, RuntimeError):
-    """Something fails that may work later; the run continues without it."""
+    """A fault that does not stop the run, such as a server that does not answer now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Run the checks of `doctor`, which change nothing. Defaults replace invalid settings."""
+    """Run the checks of `doctor`, which change nothing. Defaults replace invalid settings (a ConfigError)."""
     usable, fault = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
@@ -139,7 +140,7 @@ def _tracking(machine: Machine) -> str:
         raise PreflightError(f"MLFLOW_TRACKING_URI: {fault}")
     if machine.shown_uri != machine.tracking_uri:
         raise PreflightError(
-            "MLFLOW_TRACKING_URI holds a name or password, which would appear in logs. Set MLFLOW_TRACKING_USERNAME and"
+            "MLFLOW_TRACKING_URI holds a name, password or query, which would appear in logs. Set MLFLOW_TRACKING_USERNAME and"
             " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead; for a database, its driver's variables, such as PGUSER and"
             " PGPASSWORD"
         )
@@ -170,7 +171,7 @@ def _device(machine: Machine) -> str:
 
 
 def _book(settings: Settings) -> str:
-    """Refuse a book with too few openings."""
+    """Refuse a book with fewer openings than the run's games need."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection

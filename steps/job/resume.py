@@ -1,9 +1,8 @@
 """Resuming from another run (the origin): finds the origin's checkpoint, and checks the settings that the command changes.
 
-A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed. If the objective changes, `finetune` starts
-with a new optimizer.
+A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed.
 
-The registry (MLflow) names policies, such as `champion` (to play) and `peak` (to resume from).
+The registry (MLflow) names policies, such as `champion` (the best, to play) and `peak` (a checkpoint, to resume from).
 """
 
 import json
@@ -29,7 +28,7 @@ from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
-"""Settings of `join_boards` and `pretrain` that change neither boards nor network."""
+"""Settings of `join_boards` and `pretrain` that change neither boards nor network, so they may be changed."""
 
 
 class ResumeError(PlainError, RuntimeError):
@@ -58,7 +57,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
     Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
-    or only MLflow has the champion. The other errors are `find_policy`'s.
+    or only MLflow has the champion. The other errors are those of `named_policy`.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:

@@ -101,9 +101,10 @@ class _Task:
 
     @cached_property
     def champion(self) -> tuple[Path | None, str]:
-        """Folder of the registry's champion (None if no champion is played), and its entry in the step's version.
+        """Folder of the registry's champion (None if no champion is played), and the champion's entry in the step's version.
 
-        If the champion's own run had the same version of this step, that run's output is reused, and no champion is played.
+        The entry is the weights' hash, `_UNPLAYED`, or "" without a champion. If the champion's own run had the same version of this step,
+        the step reuses that run's output and plays no champion.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
@@ -159,9 +160,9 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the attempt's beginning and, after an error, end. Trackers log the attempt while the block runs."""
+        """Record that the attempt begins and, after an error, that it ends. Trackers log the attempt while the block runs."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # A new version of an inherited output would need files that this machine may not have.
+        # An inherited output keeps its version: a new version would need files that this machine may not have.
         version = self.version.version if self.inherited is None else self.inherited["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):

@@ -15,8 +15,8 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
-_NUM_SHOWN: Final = 6  # Examples of each text task.
-_NUM_DRAWN: Final = 64  # Random examples to choose from.
+_NUM_SHOWN: Final = 6  # Most examples of each text task.
+_NUM_DRAWN: Final = 64  # Most random examples to choose from.
 
 
 class ShownAnswer(Document):

@@ -20,7 +20,7 @@ from steps.run.work import Work
 
 
 class LanguageImitation(Document):
-    """Imitation adds the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
+    """Imitation adds fields: the best step's `imitation_loss` and `imitation_validation_loss[/TASK]`, in nats per token."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -35,9 +35,9 @@ class LanguageImitation(Document):
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss, a report and example answers. After an error the folder has no policy.
+    """Write the policy with the lowest validation loss (without imitation, the initial policy), a report and example answers.
 
-    Raises UnreadableError for a low parse rate, and NonFiniteError or TooLongError.
+    Raises UnreadableError for a low parse rate, NonFiniteError and TooLongError, all before the policy is written.
     """
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
     # Settings that imitation does not read get their defaults: the saved policy must not depend on them.

@@ -1,4 +1,4 @@
-"""Reads a run's results, diagnosis and dataset. A missing or unreadable document, such as another version's, gives None."""
+"""Reads a run's results, diagnosis and dataset. A missing or unreadable document, such as one of another code version, gives None."""
 
 import sys
 from contextlib import suppress

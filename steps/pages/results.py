@@ -1,7 +1,7 @@
 """`results.json`: a run's results, which the step `report` writes.
 
 A part that was not measured is None. A run trains its pretrained policy, the "own start", by GRPO. The candidate is the checkpoint that may
-become champion. The ladder is a set of rated engine opponents. Regret is the mean win probability that a policy's best moves lose on
+become champion. The ladder is a set of rated opponents. Regret is the mean win probability that a policy's best moves lose on
 held-out boards.
 """
 
@@ -38,8 +38,8 @@ class Training(Document):
     last_step: int
     reason: str  # Reason for the end, a key of `ENDS`.
     message: str
-    mean_entropy_at_end: float | None  # Mean of the last GRPO steps, in nats.
-    control: dict[str, float]
+    mean_entropy_at_end: float | None  # Mean of the last GRPO steps at T = 1, in nats; None if not finite.
+    control: dict[str, float]  # `control/...` metrics at the end: saturated controllers, recoveries.
 
     @property
     def end(self) -> str:
@@ -85,7 +85,7 @@ class Results(Document):
     training: Training
     findings: Diagnosis | None  # None if the diagnosis did not run.
     settings: dict[str, Any]  # Dotted name -> value, of all settings that steps read.
-    engine: str
+    engine: str  # Name, and hash of its file.
     outputs: dict[str, dict[str, str]]  # Step -> `version` and `output_hash` of its output.
 
     @property

@@ -65,7 +65,7 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
 
 
 def page(template: str, **facts: Any) -> str:
-    """Render NAME.md.j2 of this folder."""
+    """Render `{template}.md.j2` of this folder."""
     return _environment().get_template(f"{template}.md.j2").render(**facts)
 
 

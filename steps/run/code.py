@@ -1,7 +1,7 @@
-"""Hash of the code that computes a step's output. Docstrings, comments, annotations and messages do not count.
+"""Hash of the code that computes a step's output. Docstrings, comments, functions' annotations and messages do not count.
 
 The hash covers the modules that a step's module imports and uses, directly or indirectly, and their data files.
-It is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
+The hash is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
 """
 
 import ast
@@ -25,7 +25,7 @@ _LEFT_OUT: Final = (
     "steps.common.live_diagnosis",  # Its results are only shown.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
-"""Module -> table of kinds. Only the `repr` of the policy's row counts."""
+"""Module -> table with a row for each kind of policy. Only the `repr` of the policy's row counts."""
 _NETWORKS: Final = "grpo.policy.networks"  # Imports the network `policy.network` by a computed name.
 _OPEN: Final = "steps.common.policies.open"  # Imports the kind's `competitor` by a computed name.
 _DATA: Final = {
@@ -47,7 +47,7 @@ def code_hash(module: str, kind: str, network: str) -> str:
 
 
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
-    """Return module -> text that counts, for all modules that `module` depends on."""
+    """Return module -> text that counts, for `module`, `_IN_EVERY_STEP`, and all modules that these use."""
     by_name = {_NETWORKS: [f"{_NETWORKS}.{network}"], _OPEN: [PARTS[kind].competitor]}
     code: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
@@ -64,7 +64,7 @@ def code_of(module: str, kind: str, network: str) -> dict[str, str]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return None for other packages and for names of no module."""
+    """Return a module's file; None for other packages and for names of no module."""
     path = ROOT.joinpath(*name.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py") if name.startswith(_PACKAGES) else ()
     return next(filter(Path.is_file, files), None)

@@ -33,7 +33,7 @@ def refuse_settings(arguments: Sequence[str]) -> None:
         if option not in ("--config", "--config-value"):
             continue
         if {"run", "resume"} & set(arguments[:index]):
-            raise CommandError(f"{option} stands before `run`: python {FLOW_FILE} {option} settings ... run")
+            raise CommandError(f"{option} must stand before `run`: python {FLOW_FILE} {option} settings ... run")
         if name != "settings":
             raise CommandError(f"{option} {name}: the settings come after the word `settings`: {remedy}")
         value = (*arguments, "")[index + 2]
@@ -52,7 +52,7 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return a command that the shell can find, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
+    """Return a command whose program the shell finds, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
     if not path.exists() or shutil.which(program) == str(path):
@@ -62,5 +62,5 @@ def pasteable(command: str) -> str:
 
 
 def shortened(path: str | Path) -> str:
-    """Return a path relative to the working directory, if below it."""
+    """Return a path below the working directory as a relative path, any other path unchanged."""
     return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)

@@ -1,6 +1,6 @@
 """Copies in S3 of outputs (folders of finished steps) and progress (folders of unfinished steps).
 
-- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash).
+- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the manifest's.
 - `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, and the index (name -> hash).
   The highest NUMBER is the latest work. Times do not order copies, because clocks differ.
 
@@ -69,7 +69,7 @@ class Copies:
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
     def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
-        """Fetch the latest complete copy if its number is above the folder's. Return key prefix and number for a new copy."""
+        """Replace the folder by the latest sound copy with a higher number, if any. Return key prefix and number for a new copy."""
         keys = self._objects.keys(_progress_prefix(step, version))
         copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
         number = 1 + max([self._fetch_progress(copies, step, folder), *(number for number, _ in copies)])
@@ -112,7 +112,7 @@ class Copies:
         return set(files.values())
 
     def remove_progress(self, step: str, version: str) -> None:
-        """Delete a version's progress, indexes first: no reader sees an incomplete copy."""
+        """Delete a version's progress, indexes first, because readers ignore a copy without an index."""
         for key in sorted(self._objects.keys(_progress_prefix(step, version)), key=lambda key: not key.endswith(f"/{_INDEX}")):
             self._objects.delete(key)
 

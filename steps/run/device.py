@@ -17,8 +17,8 @@ def torch_device(machine: Machine) -> torch.device:
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    # On the CPU, too, threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would also import
-    # torch's compiler, which takes 1.3 seconds.
+    # Also on the CPU, threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would do the
+    # same, but import torch's compiler, which takes 1.3 seconds.
     torch.set_deterministic_debug_mode("error")
     # Filling new tensors guards against reads of uninitialized memory, but takes 5 % of a training step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

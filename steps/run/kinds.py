@@ -3,7 +3,7 @@
 The table imports no module, because torch takes seconds to import. Each kind KIND also has the templates
 `steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (card of `pretrain`).
 
-A step's version, a hash of all that its output depends on, includes the `repr` of the kind's `Parts`.
+A step's version, a hash of all that the output depends on, covers the table only as the `repr` of the kind's `Parts`.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from steps import STEPS
 class Variant:
     """A step for one kind of policy.
 
-    The `repr` shows only `module`, because the version has the settings' values anyway, and metrics do not change outputs.
+    The `repr` shows only `module`, because the version covers the settings' values anyway, and metrics do not change outputs.
     """
 
     module: str  # Dotted name. The module's `body` computes the output.
@@ -37,7 +37,7 @@ class Parts:
     """The `repr` shows only modules that outputs depend on."""
 
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts) and `more_parts(seen)` (parts below the charts).
+    figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts), and `more_parts`, which returns the parts below.
     variants: Mapping[str, Variant] = field(default_factory=dict)  # By step; other steps use the body of their own file.
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     launches = []
     for name in names:
         preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))
-        # TOML has no None. No difference is None, because no preset changes a setting whose default is None.
+        # TOML has no None, so a setting is None only by default. No preset changes such a default, so no difference is None.
         differences = {key: value for key, value in values.items() if key not in preset or preset[key] != value}
         launches.append(Launch(preset=name, differences=differences, seed=values[_SEED]))
     return min(launches, key=lambda launch: len(launch.differences))

@@ -15,13 +15,13 @@ from urllib.parse import quote, unquote
 from grpo.base.errors import PlainError
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
-# Environment variables.
+# Names of environment variables, up to `MIRROR`.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names of secrets in AWS Secrets Manager, comma-separated. Containers get the secrets as variables.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Names of this machine.
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Host names of the machine itself.
 OFF: Final = "off"  # No copy; the default.
 OFFLINE: Final = "offline"  # A folder in `Machine.home`, which `wandb sync` uploads.
 ONLINE: Final = "online"  # Sent while the step runs; without an API key, the same as `offline`.
@@ -39,7 +39,7 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads: CHESS_GRPO_THREADS, else all cores. The number changes rounding.
+    num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
     is_container: bool = False  # Whether this is a container of AWS Batch.
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
@@ -104,8 +104,8 @@ def store_place(environment: Mapping[str, str]) -> str:
         )
     if is_url and (without_secrets(address) != address or not _BUCKET.fullmatch(rest.partition("/")[0])):
         raise MachineError(
-            f"{STORE}={without_secrets(address)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here), because records and"
-            " logs hold the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            f"{STORE}={without_secrets(address)}: give s3://BUCKET/PREFIX with a valid bucket name, without keys, user or query (not shown"
+            " here), because records and logs hold the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         )
     return address if is_url or not address else str(Path(address).resolve())
 
@@ -135,7 +135,7 @@ def sqlite_file(tracking_uri: str) -> Path | None:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose addresses keep only scheme, host and path.
+    """Return a text whose addresses keep only scheme, host, port and path; an SQLite address stays.
 
     >>> without_secrets("postgresql://me:S3cret@host/db?password=S3cret refuses")
     'postgresql://host/db refuses'

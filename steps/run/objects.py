@@ -25,8 +25,6 @@ _REMEDY: Final = "check credentials, clock, network and the address (AWS_ENDPOIN
 
 
 class StoreError(PlainError, OSError):
-    """The store failed."""
-
     may_pass = True  # A retry may succeed.
 
 
@@ -47,7 +45,7 @@ class FolderObjects:
     def keys(self, prefix: str) -> list[str]:
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):  # Skips folders that are removed meanwhile.
-            # Unfinished objects are in hidden folders. `os.walk` does not enter the folders removed here.
+            # Unfinished objects are in hidden folders. `os.walk` does not enter a folder that is removed from its list.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)
@@ -63,7 +61,7 @@ class S3Objects:
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        # Threads would share boto3's default session, and sessions are not thread-safe.
+        # Not boto3's default session, because threads would share it, and sessions are not thread-safe.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
             self._client = boto3.session.Session().client("s3", config=settings)
@@ -79,7 +77,7 @@ class S3Objects:
             return None
 
     def _body(self, key: str) -> bytes:
-        """Retry reading the body, because botocore retries only requests."""
+        """Retry reading after a broken connection, because botocore retries only requests."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):

@@ -1,6 +1,6 @@
-"""Hashes of the inputs that no step computes: engine, device, files, initial language model, default settings.
+"""Hashes or descriptions of the inputs that no step computes: engine, device, files, initial language model, default settings.
 
-The hashes are part of a step's version, which hashes all that the step's output depends on.
+A step's version, a hash of all that the output depends on, covers these inputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,13 +51,13 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return nothing without a book, because the version has the hash of the code that then makes the openings."""
+    """Return {} without a book: code then makes the openings, and the version covers the code anyway."""
     book = settings.evaluation.opening_book
     return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the hash of the default settings, which pages show."""
+    """Return the hash of the default settings except `IN_NO_VERSION`. Pages show the defaults."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
@@ -70,4 +70,4 @@ OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] 
     Outside.MODEL: _model,
     Outside.DEFAULTS: _defaults,
 }
-"""Input -> function that returns name -> hash."""
+"""Input -> function that returns name -> hash, or for engine and device name -> description."""

@@ -1,7 +1,4 @@
-"""Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent.
-
-When a process ends, the Linux kernel sends its children SIGTERM (PR_SET_PDEATHSIG).
-"""
+"""Processes of a flow: tokens that show whether a process still lives, exit codes, and the end of children with their parent."""
 
 import os
 import signal
@@ -25,7 +22,10 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_token() -> str:
-    """Return this process's machine, boot, process namespace, id and start (because ids are reused); empty without /proc."""
+    """Return this process's machine, boot, process namespace, id and start time; empty without /proc.
+
+    The start time tells processes with a reused id apart.
+    """
     if not _NAMESPACE.exists():
         return ""
     machine = _MACHINE.read_text(encoding="utf-8").strip() if _MACHINE.exists() else ""
@@ -34,10 +34,10 @@ def own_token() -> str:
 
 
 def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
-    """Return whether the process of a token lives; "unknown" for an empty token, another machine or another process namespace."""
+    """Return whether a token's process lives; "unknown" for an empty token, another machine, or another namespace of this boot."""
     match token.split(), own_token().split():
         case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
-            if boot != own_boot and not machine.endswith("/"):  # Without a machine id after "/", another boot may be another machine.
+            if boot != own_boot and not machine.endswith("/"):  # Without a machine id after "/", another boot may mean another machine.
                 return "gone"
             if (boot, namespace) == (own_boot, own_namespace):
                 return "alive" if _start(int(process)) == start else "gone"
@@ -50,13 +50,14 @@ def _start(process: int) -> str | None:
         state, *fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if state in ("Z", "X") else fields[18]
+    return None if state in ("Z", "X") else fields[18]  # Field 22 of proc(5), `starttime`.
 
 
 def end_with_parent(*, unwinds: bool = False) -> None:
-    """End this process when its parent in the flow ends. Call this once, in the main thread, before anything else.
+    """End this process when its parent in the flow ends (Linux only). Call this once, in the main thread, before anything else.
 
-    The kernel watches the thread that starts this process, so the parent's main thread must start this process.
+    The kernel sends SIGTERM (PR_SET_PDEATHSIG) when the thread that started this process ends, so only the
+    parent's main thread may start this process.
     With `unwinds`, SIGTERM raises SystemExit, and cleanup runs.
     """
     parent = os.environ.get(PARENT_VARIABLE)

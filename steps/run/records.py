@@ -41,7 +41,7 @@ _STOPPED: Final = "stopped by Ctrl-C or SIGTERM"
 _LOST: Final = "its process is gone: it was killed, or its machine was lost"
 
 
-Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970.
+Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970; milliseconds would exceed the limit.
 
 
 @STRICT
@@ -111,10 +111,10 @@ class Attempt:
     launcher: str  # Token.
     task: str = ""  # Metaflow's RUN/STEP/TASK, with a resumed run's second id; empty outside of a flow.
     status: Status = "running"
-    ended: float | None = None  # Seconds since 1970; of a killed process, the last known time.
+    ended: float | None = None  # Seconds since 1970; of a killed process, an estimate.
     output: StepOutput | None = None
     error: str = ""
-    num_lines: int | None = None  # Lines of the journal (metrics) at an unfinished end; 0 if finished, None while running.
+    num_lines: int | None = None  # Lines of the journal (metrics) at a failed or killed end; 0 if finished; None if no end is recorded.
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
@@ -189,7 +189,7 @@ class Run:
 
     @property
     def status(self) -> Status:
-        """Status of the run. A run whose launcher lives is running.
+        """`finished` after the step `end`, else `running` while the launcher lives, else `failed` or `killed`.
 
         If the launcher's state is unknown (another machine), a failed or killed task ends the run unless another task is running.
         """
@@ -213,7 +213,7 @@ class Run:
 
     @property
     def other_ids(self) -> tuple[str, ...]:
-        """Second ids, one from each of Metaflow's `resume`."""
+        """Second ids, which Metaflow's command `resume` gave."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
         return tuple(other for other in ids if other not in ("", self.name))
 

@@ -2,8 +2,8 @@
 
 - Version: hash of all that a step's output depends on.
 - Kind: `network` or `language` (`policy.kind`).
-- Origin: the run whose checkpoint a resumed run begins with.
-- Registry: MLflow's list of policies, such as `champion` (to play) and `peak` (to resume from).
+- Origin: the run whose checkpoint a run with `--resume-from` begins with.
+- Registry: MLflow's list of policies, such as `champion` (the best, to play) and `peak` (a checkpoint, to resume from).
 """
 
 from dataclasses import dataclass
@@ -53,30 +53,30 @@ class Outside(StrEnum):
 class OfRun(StrEnum):
     """Facts of the run that can be inputs of a step."""
 
-    CHECKPOINT = "checkpoint"
+    CHECKPOINT = "checkpoint"  # The origin's.
     CHAMPION = "champion"  # Registry's champion, the candidate's opponent.
-    ORIGIN = "origin"  # RUN/STEP of the origin's checkpoint.
+    ORIGIN = "origin"  # RUN/N: the origin and its checkpoint's GRPO step.
     VERSIONS = "versions"  # Versions of the outputs of `inputs`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The version covers the values of declared settings and inputs, not the declaration."""
+    """The version covers the name and the values of the declared settings and inputs, not the text of the declaration."""
 
     name: str  # The file `NAME.py` has `body` (computes the output) and `card` (draws the output).
     says: str  # Purpose of the step.
-    reads: tuple[str, ...] = ()  # Sections and dotted names of settings; others cannot be read.
+    reads: tuple[str, ...] = ()  # Sections and dotted names of settings. `body` gets no others.
     reads_kind: bool = False  # Whether also the section of the policy's kind is read, such as `[language]`.
     inputs: tuple[StepName, ...] = ()  # Steps whose outputs are read.
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
-    joins: str = ""  # Pattern of the parallel tasks' files that this step joins; the version has the files' hashes.
+    joins: str = ""  # Pattern of the files that this step joins from parallel tasks; the version covers their hashes.
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
     pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
     headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run, too.
     resources: Literal["training", "games", "others"] = "others"  # Row of the settings' `resources`, for AWS Batch.
     is_inherited: bool = False  # Whether a resumed run takes the origin's output, even if the code has changed.
-    is_registered: bool = False  # Whether the registry stores the output with a peak.
+    is_registered: bool = False  # Whether the registry stores the output beside each peak.
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.inputs if name not in STEPS] + unknown_settings(self.reads)

@@ -153,7 +153,7 @@ class Store:
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record. Missing records are left out, and with a warning damaged, moved or malformed records."""
+        """Return key -> record. Missing records are left out; damaged, moved or malformed records too, with a warning."""
         wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
@@ -200,7 +200,7 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Copy new files of `progress` to S3, if used. A failure prints a warning."""
+        """Make the copy in S3, if used, equal to `progress`. If S3 fails, print a warning."""
         if self._store._copies is not None:
             try:
                 self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)

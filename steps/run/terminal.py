@@ -1,4 +1,4 @@
-"""Terminal output of a pipeline step: one line a minute with progress, time left and the latest metrics, and events at once."""
+"""Terminal output of a pipeline step: progress, time left and the latest metrics once a minute, and new events at once."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,11 +9,11 @@ from grpo.metrics.table import FINDING
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_MIN_UNITS: Final = 5  # Fewer units give no estimate, because the first unit's time includes loading.
+_MIN_UNITS: Final = 5  # Fewer give no estimate: the first unit's time includes loading, which would distort a short mean.
 
 
 class Pace:
-    """Estimates the time left from the speed since the first call of `text`."""
+    """Estimates the time left from the mean speed since the work began, or began again with a lower `done`."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -22,11 +22,11 @@ class Pace:
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
         """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, 5 min 10 s left in the run".
 
-        `after()` estimates the run's seconds after this work (None if unknown).
+        The first `_MIN_UNITS` units have no estimate. `after()` estimates the run's seconds after this work (None if unknown).
         """
         now = time.monotonic()
         if self._first is None or done < self._last:
-            self._first = now, done  # Work begins, or begins again with a lower `done`.
+            self._first = now, done
         self._last, (first_time, first_done) = done, self._first
         text = f"{done:,} of {total:,} {unit}"
         if done >= total or done - first_done < _MIN_UNITS or now == first_time:
@@ -69,7 +69,7 @@ class TerminalSink:
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Print each finding, and each other event the first time; later lines count repetitions."""
+        """Print each finding of the diagnosis, and each other event the first time. Later progress lines count the repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
@@ -80,7 +80,7 @@ class TerminalSink:
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Print progress and the latest metrics, first after 10 s, then once a minute."""
+        """Print progress and the latest metrics after 10 s and then once a minute, but nothing while `done` is 0."""
         now, text = time.monotonic(), self._pace.text(done, total, unit, self._after)
         if done and now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES

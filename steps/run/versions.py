@@ -15,8 +15,8 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Runtime packages; in a package, so installations have the file.
-CODE: Final = "_CHESS_GRPO_CODE"  # Variable with the launching checkout's CodeFacts (JSON), for containers without git.
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Locked packages; inside `steps`, so installations have the file.
+CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable with the launching checkout's CodeFacts (JSON), for containers without git.
 
 
 @STRICT
@@ -38,7 +38,7 @@ def step_version(
     """Return a step's version.
 
     Args:
-        step: declaration; its name and code count.
+        step: declaration; its name counts, and the code of its module.
         policy: settings; kind and network choose the modules that count.
         settings: the settings that the step reads, as JSON data.
         inputs: name -> hash, of inputs from other steps, files, engine and machine.
@@ -52,7 +52,7 @@ def step_version(
         "lock": code["lock"],
         "fresh": code.get("fresh", ""),
     }
-    return StepVersion(version=sha256_json(parts)[:24], parts=parts)
+    return StepVersion(version=sha256_json(parts)[:24], parts=parts)  # 24 hex digits are unique in practice.
 
 
 def describe_code() -> CodeFacts:

@@ -1,10 +1,10 @@
 """Interface of a step's body, the function that computes the output: settings, inputs, folder to fill, and the journal.
 
 The journal, `aside/journal.jsonl` in the progress folder, has one line per record (metrics and events), with time and hash. After a kill,
-the journal is cut back to the last checkpoint, and the step logs the same records again with their original times. So line N never
-changes, and trackers log each line once.
+the journal is cut back to the last checkpoint, and the step logs the later records again, with the original times. So trackers can log each
+line once, by its number.
 
-The history, `history.jsonl`, has the records without times. The output's hash covers the history but not the journal.
+The history, `history.jsonl`, has the records that are not aside, without times. The output's hash covers the history but not the journal.
 """
 
 import json
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 JOURNAL: Final = f"{ASIDE}/journal.jsonl"
 _INTEGER_LIMIT: Final = 2**53  # Tracking stores keep smaller integers exactly.
+# End of a journal line: the first 16 digits of the hash of the other fields.
 _SEAL: Final = re.compile(rb', "hash": "([0-9a-f]{16})"\}\n\Z')
 
 
@@ -51,21 +52,22 @@ class Part:
     count: int
 
     def of(self, numbers: Sequence[int]) -> list[int]:
+        """Return the numbers of this task, such as 1, 4, 7 for `number` 1 of `count` 3."""
         return [number for number in numbers if number % self.count == self.number]
 
 
 @dataclass(kw_only=True)
 class Work:
-    """A step at work."""
+    """All that a step's body may use."""
 
     folder: Path  # Empty at first, the step's output at the end.
     settings: Settings
     machine: Machine
     inputs: Mapping[str, Path] = field(default_factory=dict)  # Step in `Step.inputs` -> folder of its verified output.
     of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if they exist.
-    parts: Sequence[Path] = ()  # Outputs of joined parallel tasks.
+    parts: Sequence[Path] = ()  # Folders of the joined parallel tasks' outputs.
     part: Part = Part(number=0, count=1)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # The version's settings, and its hash of each input.
+    facts: Mapping[str, Any] = field(default_factory=dict)  # `settings`: the version's settings; input -> hash.
     progress_folder: Path  # Survives a kill; contains the journal.
     listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
     say: Callable[[str], None] = print  # Prints a line.

@@ -15,7 +15,7 @@ from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
 # MLflow reads some variables only at its import. The defaults send telemetry and wait 244 s for a dead server.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# After a late response, a retry would create a second run.
+# No retries: a request that timed out may have created a run, and a retry would create a second one.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
@@ -24,13 +24,13 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# No tracebacks, because the exceptions are raised, and no progress of a database's creation.
+# Hides logged tracebacks, because the exceptions are raised too, and the progress of a database's creation.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 
 EXPERIMENT: Final = "chess-grpo"
-RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id and the start time. Each machine's Metaflow counts ids from 1.
-CHILD: Final = "chess_grpo.child"  # Tag of a child (a step: PARENT'S TAG/STEP/PART) and of a registered version (PARENT'S TAG/ROLE).
+RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id and the start time, because each machine's ids begin at 1.
+CHILD: Final = "chess_grpo.child"  # Tag of a child (a step): PARENT'S TAG/STEP/PART. Tag of a registered version: PARENT'S TAG/ROLE.
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
@@ -51,9 +51,9 @@ class TrackingStore:
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the tracking store at `belongs_to`, an address without secrets. This machine's secrets for the address are added.
+        """Return the tracking store at `belongs_to`, an address without secrets; this machine's secrets are used for its own store.
 
-        Raises TrackingAwayError if the SQLite file is missing, or if the environment has an account for another server.
+        Raises TrackingAwayError if another store's SQLite file is missing, or if this machine's account would be sent to another store.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -68,7 +68,7 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError unless artifacts' `address` is the server's, in cloud storage, or a folder of this machine's store."""
+        """Raise TrackingRefusedError unless artifacts' `address` is the server's, cloud storage, or (without a remote server) a folder."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")

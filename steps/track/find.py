@@ -66,11 +66,11 @@ class NamedPolicy:
     run: Run | None  # None for a registered version whose run is not in this store.
     policy_step: int
     output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Folder in the output (the role of a version); empty if the output is the policy.
+    part: str  # Policy's folder in the output; a version's is its role. Empty if the output is the policy.
     version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
-        """Download missing files. Raises as `find_policy`."""
+        """Download missing files. Raises CorruptError, ForeignError, TrackingAwayError."""
         return FoundPolicy(folder=self._folder(machine), run=self.run_id, policy_step=self.policy_step, record=self.run)
 
     def _folder(self, machine: Machine) -> Path:
@@ -87,13 +87,13 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name begins like a path (`.`, `~`, `/`) or is an existing folder."""
+    """Return whether a name begins like a path (`.`, `~`, `/`), or is an existing folder and not `last`, an alias or a version."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run called `name`, which is `last` or a run's id. Raises NotFoundError, whose message has `names`.
+    """Return the run called `name`, which is `last` or a run's id. Raises NotFoundError; its message offers `names`.
 
     `last` is the newest run for which `has` is true, by default the newest run that has ended.
     """
@@ -116,10 +116,10 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy whose name has a form of `POLICY_NAMES`, after downloading missing files.
+    """Return the policy called `name`, which has one of the forms in `POLICY_NAMES`. Download missing files.
 
     A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
-    ForeignError (this code cannot read the version).
+    ForeignError (this code cannot read the registered version).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -131,8 +131,8 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
     """Return the policy of an alias, a version, RUN or RUN/STEP.
 
-    `role`, `champion` or `peak`, is the policy that RUN alone means. `preset` is the preset of an alias or version that names none. If
-    `preset` is empty too: the preset that has the name if only one does, otherwise the default preset. Raises NotFoundError,
+    RUN alone means the run's policy `role`, `champion` or `peak`. An alias or version without a preset belongs to `preset`. If
+    `preset` is empty, it belongs to the only preset that has the name, or else to the default preset. Raises NotFoundError,
     ForeignError, TrackingAwayError, CorruptError.
     """
     store = Store.of(machine)

@@ -22,7 +22,7 @@ _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Length of a server's answer in a message.
+_MAX_CHARACTERS: Final = 200  # Maximum length of a server's answer in a message.
 # Words of an outage in another server's JSON, because MLflow's message about such JSON has no HTTP status.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
@@ -52,7 +52,7 @@ class TrackingRefusedError(TrackingAwayError):
 
 
 class WrongAddressError(TrackingAwayError):
-    """The address or the account is wrong. Rows wait for a correction."""
+    """The address or the account is wrong. Unsent metrics wait for a correction."""
 
 
 def address_fault(address: str) -> str:
@@ -98,7 +98,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
         return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
     if (proxy := proxy_of(store)) and not is_own and status != "401":
         return f"the answer may come from {proxy}: add {urlsplit(store).hostname} to NO_PROXY"
-    return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account that may"
+    return "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to an account with access"
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:

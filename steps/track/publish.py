@@ -2,7 +2,8 @@
 
 - A run has one parent run in MLflow. Each step, and each part of a step with parallel tasks, has one child run, to which all attempts
   (tries of a task) log.
-- A row is one value of a metric. Metric name and step number identify a row: databases round values, and a restarted step logs new times.
+- A row is one value of a metric. Only metric name and step number identify a row, because databases round values, and a restarted step
+  logs new times.
 - A process reads the rows in MLflow before it first sends rows, after a failed call, and before an attempt counts as logged.
 """
 
@@ -44,7 +45,7 @@ _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
-# Characters in MLflow's columns.
+# Maximum numbers of characters in MLflow's columns.
 _LONGEST_DIGEST: Final = 36
 _LONGEST_NAME: Final = 500
 SECONDS: Final = 30.0  # Longest wait for a server when a run starts, ends or is listed.
@@ -65,8 +66,8 @@ def publish_all(
 ) -> dict[str, str]:
     """Publish `runs`, by default the runs that are not completely logged. Return run -> reason, as `publish`.
 
-    `again` includes logged runs, because a database may have been restored or deleted. With a server, the call takes at most `seconds`
-    (default: no limit); late runs have a reason.
+    `again` checks logged runs and steps too, because a database may have been restored or deleted. Unless all stores are SQLite files, the
+    call takes at most `seconds` (default: no limit); late runs have a reason.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
@@ -93,7 +94,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """A tracking store that does not answer gets no second request, which would take seconds."""
+    """If a tracking store does not answer, its later runs get the same reason without a request, which would take seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -153,7 +154,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
-        """Note a refusal or a damaged file, and go on after the block."""
+        """Note a refusal, or a damaged or unreadable file, and go on after the block."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -193,7 +194,7 @@ class _View:
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
-        # Sets the parent's id again, because the first parent may have been a deleted duplicate.
+        # Tags the parent's id again, because an earlier attempt's parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
@@ -216,7 +217,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Return MLflow's run whose `tag` is `key`; create a missing run. If two processes created the run, delete the larger id."""
+        """Return MLflow's run whose `tag` is `key`; create a missing run. If several processes created one, keep the smallest id."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})

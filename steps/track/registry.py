@@ -1,15 +1,15 @@
 """MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
 A finished run registers two versions of the model: its champion (the policy to play), and its peak, whose score in games against the run's
-initial (pretrained) policy has the highest lower bound. A champion becomes `champion` only by beating the current one in games. A peak
-becomes `peak` if
+initial (pretrained) policy has the highest lower bound. A champion becomes `champion` if there is none, or if it beat the current one
+in games. A peak becomes `peak` if
 - the interval of this score is not entirely below 0.5, the score of equal policies,
-- no other peak with the same initial policy has an equal or better lower bound (without games, any peak with games is better),
-- it has played games, or no current peak has the same initial policy, and
+- no other peak with the same initial policy has a better lower bound, or is older with an equal one (a peak without games has the worst),
+- it has played games, or there is no current peak with the same initial policy, and
 - the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
 
 Every account of the server can write tags, sources and files, so `grpo.base.door` checks them before use.
-If this code cannot read the version that holds an alias, the alias stays.
+An alias stays if this code cannot read its version.
 """
 
 import json
@@ -107,7 +107,7 @@ class Version:
     output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
-    weights: str = ""  # Hash of the weights' values.
+    weights: str = ""  # Hash of the weights' values; empty for a peak that is neither initial policy nor candidate.
     initial_weights: str = ""  # Hash of the initial policy's weights.
     # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
@@ -145,7 +145,7 @@ def newest_versions(machine: Machine) -> list[str]:
 
 
 def fetch(version: Version, machine: Machine) -> Path:
-    """Download a version's files if missing. Return the folder. Raises CorruptError, ForeignError, TrackingAwayError."""
+    """Download a version's files if missing or damaged. Return the folder. Raises CorruptError, ForeignError, TrackingAwayError."""
     target = inside(machine.home / "registered", f"{version.preset}-v{version.number}-{version.files[:12]}")
     with locked(target.with_suffix(".lock")):
         if target.is_dir() and sha256_json(file_hashes(target)) == version.files:
@@ -201,7 +201,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
-        # The output has only one checkpoint, so 24 digits of the checkpoint's hash are the output's version.
+        # This output of `finetune` has only the peak's checkpoint, so 24 digits of the checkpoint's hash are the output's version.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"

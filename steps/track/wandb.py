@@ -17,7 +17,7 @@ from steps.run.store import Store
 from steps.track.sender import Sender, journal_of
 
 KEY: Final = "WANDB_API_KEY"
-_FOLDER: Final = "wandb"  # Below the home; W&B's fixed name.
+_FOLDER: Final = "wandb"  # Folder below `Machine.home`; W&B sets the name.
 _SECONDS_TO_BEGIN: Final = 30.0
 _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 10 s longer.
 

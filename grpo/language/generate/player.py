@@ -1,6 +1,6 @@
 """A language model as a player of matches and as a UCI engine.
 
-The model has up to `language.max_questions` attempts per position to name a legal move; then it loses the game.
+The model has up to `language.max_questions` attempts per position to name a legal move; without one it loses the game.
 """
 
 from collections.abc import Sequence
@@ -62,8 +62,8 @@ def moves_with_retries(
 ) -> list[Reply]:
     """Return one reply per board. A reply has no move if no answer names a legal move.
 
-    The first answer is sampled at `temperature`, or greedy for None. Retries are sampled at temperature 1, because a greedy answer would
-    not change.
+    The first answer is sampled at `temperature`, or greedy for None. Retries are always sampled at temperature 1; a greedy retry would
+    repeat the answer.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     prompts = board_prompts(boards)

@@ -47,7 +47,7 @@ class EvaluationBoards:
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
         """Return up to `language.num_heldout_boards` held-out boards of the dataset's board table, in the table's order.
 
-        There are equally many boards of each game phase, if the table has enough. Raises ValueError if the table has no held-out boards, or
+        Boards are spread over the game phases as evenly as possible. Raises ValueError if the table has no held-out boards, or
         if a chosen board has no values at `evaluation.heldout_depth` (`strong_values`).
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]

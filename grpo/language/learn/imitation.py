@@ -22,7 +22,7 @@ _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
 _BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly, because gradients of transformers change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
-_NUM_VALIDATION: Final = 256  # Examples.
+_NUM_VALIDATION: Final = 256  # Most examples in validation.
 _VALIDATION_BATCH: Final = 64  # Examples.
 
 
@@ -35,7 +35,7 @@ def imitate(
     """
     parameters = [parameter for parameter in policy.network.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
-    # Another name than "cloning" would give another model.
+    # "cloning" selects the random numbers; another name would give another model.
     validation_examples = validation.draw(numpy_stream(seed, "cloning", "validation"), min(_NUM_VALIDATION, len(validation)))
 
     def clip(*_: object) -> None:
@@ -72,7 +72,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return the loss's sum and the number of tokens by text task. Tasks have separate batches, because lengths of answers differ."""
+    """Return the loss's sum and the number of tokens by text task. Each task has its own batch, which saves padding."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:

@@ -22,7 +22,7 @@ _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32); limits me
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split `rows` (indices of answers) for forward passes, by `language.answers_per_forward` and `_MAX_LOGITS`."""
+    """Split `rows` (indices of answers) for forward passes, by `language.answers_per_forward` and `_MAX_LOGITS`; at least one row each."""
     vocabulary: int = policy.network.config.get_text_config().vocab_size
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))

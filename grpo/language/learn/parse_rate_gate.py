@@ -32,7 +32,7 @@ class ParseRate:
     rate: float
     low: float  # Wilson's 95 % interval: `low` to `high`.
     high: float
-    num: int
+    num: int  # Answers.
     legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
     truncated: float  # Fraction of truncated answers.
     example: str  # Beginning of the first unreadable answer, or of the first answer.

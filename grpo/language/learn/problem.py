@@ -47,7 +47,7 @@ class LanguageProblem:
         self.reference.network.requires_grad_(requires_grad=False)
         self.kl_warmup_steps = settings.language.kl_warmup_steps
         self._max_gap = MAX_GAP[precision]
-        self.max_log_ratio = 10 * self._max_gap
+        self.max_log_ratio = 10 * self._max_gap  # A margin: other batches round differently.
         self._boards, self._settings, self._grader, self._first_step = boards, settings, grader, first_step
         self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
 
@@ -107,7 +107,7 @@ class LanguageProblem:
         return token_distribution(part.states.logits(policy), temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return, in nats, the mean entropy of an answer (a sum over its tokens) and ln(V), the largest entropy of one token."""
+        """Return an answer's mean entropy, summed over its tokens, and ln(V), the largest entropy of one token; both in nats."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002

@@ -54,6 +54,7 @@ class LanguageRollout:
 
     @property
     def rows(self) -> Tensor:
+        """Indices of the untruncated answers. Only these train the policy."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
@@ -158,6 +159,7 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
+    """Return the fraction of the answers with the most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # A usable tokenizer encodes and decodes this text without loss.
 _PROBE: Final = "P: 8/5k2/3p4/1PpP4/4r3/2N5/QB4K1/8 b KQkq c3 0 40    M: e2e4 a7a8q    E: 0.35 -1.20    B: e2e4+0.001+"
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
-_DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")
+_DROPOUTS: Final = ("dropout", "pdrop", "drop_rate", "layerdrop")  # Parts of the names of dropout rates.
 
 
 class LanguageModelError(PlainError, RuntimeError):
@@ -28,7 +28,7 @@ class LanguageModelError(PlainError, RuntimeError):
 def hub_commit(config: LanguageConfig) -> str:
     """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    Raises LanguageModelError if neither has the model.
+    If the file's path shows no commit, return the revision. Raises LanguageModelError if neither has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -125,6 +125,7 @@ def _at(revision: str) -> dict[str, Any]:
 
 
 def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
+    # Transformers would list all known model types.
     reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
     return LanguageModelError(

@@ -1,6 +1,6 @@
 """A causal language model and its tokenizer as a policy.
 
-The network is always in evaluation mode, because dropout would make trained and sampled policy differ.
+The network is always in evaluation mode, because dropout would make the trained policy differ from the sampling policy.
 """
 
 import copy

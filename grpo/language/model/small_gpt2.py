@@ -1,4 +1,4 @@
-"""The built-in model `small`: a small GPT-2 with random weights, which plays badly but needs no download.
+"""The built-in model `small`: a small GPT-2, which begins with random weights and needs no download.
 
 A token's features are its square, its piece, and whether it is the first or second square of a move (`from`, `to`).
 """

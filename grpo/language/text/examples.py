@@ -135,8 +135,8 @@ class LanguageBoards:
         """Return an example of the board with this index. Environment examples are random.
 
         - Half use a move that ends the game, if the board has one.
-        - The others use a random legal move, half of them after up to `num_history_moves - 1` random moves, because the dataset has no
-          history.
+        - The others use a random legal move, half of them after 1 to `num_history_moves - 1` random moves. These moves are the prompt's
+          history, which the dataset does not have.
         - In `_ILLEGAL_MOVE_SHARE` of all examples, an illegal move replaces the move.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
@@ -153,7 +153,7 @@ class LanguageBoards:
         return environment_example(board, moves[int(rng.integers(len(moves)))], num_history_moves=num_history_moves)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
-        """Return `count` examples of random boards. A board appears once, unless there are fewer than `count` boards.
+        """Return `count` examples of random boards. No board appears twice, unless there are fewer than `count` boards.
 
         A fraction `language.environment_share`, rounded up or down at random, is of the environment task.
         """

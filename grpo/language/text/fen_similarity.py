@@ -1,6 +1,6 @@
 """Parsing of FENs, and a score for the FEN that a language model predicts after a move (the answer).
 
-A copy of the old FEN would share 97 % of the squares with the true FEN. So the score compares changes of the old FEN: the weight of the
+A copy of the old FEN has 97 % of the squares right after a usual move. So the score compares changes of the old FEN: the weight of the
 changes that answer and truth share, divided by the weight of the changes that at least one of them has (Jaccard index,
 https://en.wikipedia.org/wiki/Jaccard_index). A changed square has weight 1.
 """
@@ -31,7 +31,7 @@ def fen_similarity(answer: str, truth: str, *, before: str) -> float:
 
     - An answer without a valid piece placement gets 0.
     - If nothing should change (an illegal move), the score is 1 / (1 + weight of the answer's changes).
-    - A missing field and an extra word each count as a wrong change.
+    - A missing or malformed field and an extra word each count as a wrong change, a castling field as four.
     """
     if read_fen(answer)[0] is None:
         return 0.0

@@ -68,7 +68,7 @@ class Reading:
     num_sections_expected: int  # Expected sections plus extra sections.
     num_fields: int  # Valid fields of sections in the right order.
     num_fields_expected: int  # Expected fields plus extra words.
-    is_readable: bool  # Whether every word is a valid field in its place. Moves need not be legal.
+    is_readable: bool  # Whether no section is missing and every word is a valid field in its place. Moves need not be legal.
 
     @property
     def is_malformed(self) -> bool:
@@ -93,7 +93,7 @@ class EnvironmentAnswer(Reading):
 
 
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
-    """A misplaced or repeated label ends parsing; all later words are extra words.
+    """A misplaced, repeated or unknown label ends parsing; all later words are extra words.
 
     A readable answer has one to five moves, an evaluation of each move, and one best move.
     """
@@ -127,7 +127,7 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
 
 
 def read_environment_answer(text: str) -> EnvironmentAnswer:
-    """A final `+` is allowed, because some of RookWorld's data has one."""
+    """One `+` after the last section is allowed, because some of RookWorld's data has one."""
     parts = text.split("+")
     if len(parts) == _NUM_PARTS + 1 and not parts[-1].strip():
         parts.pop()

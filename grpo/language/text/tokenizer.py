@@ -44,7 +44,7 @@ _PARTS: Final = re.compile(
             r"\+[01]\+[01](?!\.)",  # Flags of an environment answer, terminated and truncated: +0+1
             r" -?[0-9]{1,3}(?=\.)",  # Whole pawns of an evaluation.
             r"\.[0-9]{2}",  # Hundredths of a pawn.
-            r".",
+            r".",  # Any other character.
         )
     ),
     re.DOTALL,

@@ -1,8 +1,10 @@
 """The chess network: a move's logit is a score of the position after the move (the afterstate).
 
-Each square has two embeddings: one of (piece, pieces of both sides that control the square), one of (piece, square). A position is the sum
-of all these embeddings, and two small layers turn the sum into a score. A move changes about 13 squares. So the sum after a move is the
-board's sum plus the few rows of the embedding that changed (`grpo.board.features`).
+Each square has two embeddings: one of (piece, both sides' control of the square), one of (piece, square). A position is the sum of all
+these embeddings. Two small layers and a linear short cut turn the sum into a score.
+
+A move changes piece or control of about 13 squares, so the sum after a move is the board's sum minus removed plus new rows
+(`grpo.board.features`).
 
 Legend: B boards, A moves of a board (padded), N moves of all boards.
 """

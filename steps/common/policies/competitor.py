@@ -1,6 +1,6 @@
 """Interface of all kinds of policies (network, language model) for games and measurements.
 
-Regret is the value (win probability) of a board's best move minus the value of the policy's move.
+Regret is the engine's value (win probability) of a board's best move minus the value of the policy's move.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Competitor(Protocol):
         """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player that samples at `temperature` from the random stream `stream`, or with None plays best moves."""
+        """Return a player that samples at `temperature` from the random stream `stream`, or is greedy if `temperature` is None."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
         """Return the metrics of a table's held-out boards."""

@@ -47,7 +47,7 @@ class LanguageCompetitor:
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, the fraction of greedy answers that are complete, and the fraction that are legal."""
+        """Return regret, expected value, and the fractions of greedy answers that are readable and that name a legal move."""
         return self._evaluate(boards).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:

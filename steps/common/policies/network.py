@@ -53,7 +53,6 @@ class NetworkCompetitor:
         return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
-        """Write the worst and best decisions, and the largest changes from the network `before`."""
         judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
         earlier = before.policy if isinstance(before, NetworkCompetitor) else None
         write_document(folder / DECISIONS, notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=earlier))

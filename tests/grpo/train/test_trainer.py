@@ -469,7 +469,7 @@ def test_logits_that_are_not_finite_are_left_out_too_and_stop_training_in_the_en
         assert record.metrics["grpo/skipped"] == 1
         assert record.metrics["control/learning_rate"] == pytest.approx(1e-3 * SKIPPED_CUT**number)
         assert state_of(trainer) == before
-    with pytest.raises(NonFiniteError, match="3 times in a row; the weights are those before this step"):
+    with pytest.raises(NonFiniteError, match="3 times in a row; the weights are those after the last finite optimizer step"):
         trainer.step()
     with torch.no_grad():
         weight.copy_(good)

@@ -43,7 +43,7 @@ def test_a_tracking_store_that_no_other_machine_reaches_is_refused_before_the_ru
 
 @pytest.mark.parametrize("name", ["MLFLOW_TRACKING_URI", "WANDB_BASE_URL"])
 def test_a_password_in_an_address_is_refused_and_not_shown(name: str) -> None:
-    with pytest.raises(DestinationError, match=f"{name} holds a name or password") as refusal:
+    with pytest.raises(DestinationError, match=f"{name} holds a name, password or query") as refusal:
         reachable({**SERVER, name: "https://me:hunter2@internal"})
     assert "hunter2" not in str(refusal.value)
 
@@ -59,7 +59,7 @@ def test_a_run_here_is_left_as_it_is(tmp_path: Path) -> None:
     [
         ("--config settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
         ("--config smoke run", "after the word `settings`"),
-        ("run --config-value smoke", "stands before `run`"),
+        ("run --config-value smoke", "must stand before `run`"),
     ],
 )
 def test_settings_that_are_typed_wrongly_are_refused_in_our_words(command: str, words: str, tmp_path: Path) -> None:
