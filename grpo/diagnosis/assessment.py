@@ -151,7 +151,7 @@ class Assessment:
         if not len(bad) or (at_end and bad[-1, 1] < blocks[-1, 1]):
             return None
         worst = bad[np.argmax(np.maximum(bad[:, 2] - above, below - bad[:, 2])), 2]
-        fact = f"{series.column} is {worst:.3g} between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
+        fact = f"{series.column} is {worst:.3g} at worst between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
         return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:

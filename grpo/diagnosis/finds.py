@@ -109,7 +109,7 @@ def temperature_mismatch(run: Assessment) -> Answer:
     clipped = run.at_start("clip_fraction")
     # The first row's updates cause clipping too, so the limit is higher if no KL is evidence.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
-        facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
+        facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} in the first row")
     return Evidence(tuple(facts), 0, 0) if facts else None
 
 
@@ -122,7 +122,9 @@ def ratio_not_one(run: Assessment) -> Answer:
     if max(abs(tail(values) - 1), abs(median(values) - 1)) <= 0.1 + noise:
         return None
     return evidence_of(
-        series, f"{series.column} ends at {tail(values):.3g}, more than 0.1 from 1", begin=series.first_step(np.abs(values - 1) > 0.1)
+        series,
+        f"{series.column} has the median {median(values):.3g} and ends at {tail(values):.3g}; it must be 1",
+        begin=series.first_step(np.abs(values - 1) > 0.1),
     )
 
 
@@ -148,7 +150,8 @@ def impossible_entropy(run: Assessment) -> Answer:
         return None
     steps, values = series.steps[bad], series.values[bad]
     fact = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
-    return Evidence((f"{fact}: over moves it is between 0 and ln {MOST_LEGAL_MOVES} = {most:.2f}",), steps[0], steps[-1])
+    range_text = f"an entropy is at least 0, and over legal moves at most ln {MOST_LEGAL_MOVES} = {most:.2f}"
+    return Evidence((f"{fact}: {range_text}",), steps[0], steps[-1])
 
 
 def no_gradient(run: Assessment) -> Answer:
@@ -158,8 +161,8 @@ def no_gradient(run: Assessment) -> Answer:
         still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
         at_end = _run_at_end(still)
         if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
-            fact = f"{norm.column} is 0 in {still.sum()} of {len(norm)} rows, among them the last {at_end}"
-            return evidence_of(norm, fact, begin=norm.first_step(still))
+            fact = f"{norm.column} is 0 or almost 0 in {still.sum()} of {len(norm)} rows"
+            return evidence_of(norm, fact + (f", among them the last {at_end}" if at_end else ""), begin=norm.first_step(still))
     if entropy is None or len(entropy) < 5 or run.is_live:
         return None
     last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
@@ -216,10 +219,10 @@ def entropy_collapse(run: Assessment) -> Answer:
         return answer or None
     facts = [f"{entropy.from_to()}{f', {late:.3g} at its lowest' if late < entropy.values[-10:].min() else ''}"]
     if run.is_of_moves(early) and impossible_entropy(run) is None:
-        facts.append(f"from about {math.exp(entropy.logged[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.logged[-1]):.1f}")
+        facts.append(f"effective moves, exp(entropy), from about {math.exp(entropy.logged[0]):.0f} to {math.exp(entropy.logged[-1]):.1f}")
     loss, series = history.levels("loss"), history.series.get("loss")
     if loss is not None and series is not None and abs(loss[1]) < abs(loss[0]):
-        facts.append(f"{series.from_to()}, because equal moves have no advantage")
+        facts.append(f"{series.from_to()}, because a group of equal moves has no advantages")
     return evidence_of(entropy, *facts, begin=entropy.first_step(entropy.values < (early + late) / 2))
 
 
@@ -312,7 +315,8 @@ def loss_budget(run: Assessment) -> Answer:
         # The policy term's value can be near 0 while its gradient is large, so the reward must also fail to improve.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
-            return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
+            total = f"|{series.column}| + |{run.history.series['policy_loss'].column}|"
+            return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of {total}")
     return None
 
 
@@ -417,7 +421,7 @@ def extreme_rows(run: Assessment) -> Answer:
         around = {at: median(sizes[max(0, at - 7) : at + 8]) for at in np.flatnonzero(sizes > limit)[:1_000].tolist()}
         if extremes := [at for at, level in around.items() if sizes[at] > times * level]:
             largest = max(extremes, key=lambda at: float(sizes[at]))
-            neighbors = f"neighbors {around[largest]:.3g}; {len(extremes)} rows are extreme"
+            neighbors = f"the median of its neighbors is {around[largest]:.3g}; {len(extremes)} rows are extreme"
             fact = f"{series.column} is {series.logged[largest]:.3g} at step {series.at[largest]:,.0f}, {neighbors}"
             evidence.append(Evidence((fact,), float(series.at[extremes[0]]), float(series.at[extremes[-1]])))
     return _joined(evidence)
@@ -431,7 +435,7 @@ def falling_reward(run: Assessment) -> Answer:
         return None
     trend, blocks = run.trend, run.history.blocks(run.reward)
     low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
-    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth, {trend.best:.3g} at best, {trend.last:.3g} at the end"
+    fact = f"{run.reward.column} is {trend.start:.3g} at first, {trend.best:.3g} at best, {trend.last:.3g} at the end"
     return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
 
@@ -533,7 +537,8 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
         turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
         if turns or (before - after > least and _surely_falls(good)):
-            fact = f"{series.column} goes from {abs(before):.3g}{f' by {abs(best):.3g}' if turns else ''} to {abs(after):.3g}"
+            middle = f", at best {sign * best:.3g}" if turns else ""
+            fact = f"{series.column} is {sign * before:.3g} at first{middle}, {sign * after:.3g} at the end"
             yield evidence_of(series, fact, begin=float(series.at[top]))
 
 
@@ -590,7 +595,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
     facts = (
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
-        f"the best of {len(evaluations)} equally strong checkpoints would be this far ahead with probability {chance:.2f}",
+        f"the best of {len(evaluations)} equally strong checkpoints would be this far ahead with probability {chance:.2f} or less",
     )
     return Evidence(facts, best.step, best.step)
 

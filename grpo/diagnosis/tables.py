@@ -70,11 +70,12 @@ def read_table(path: Path) -> Table:
     encoding = next((name for mark, name in _ENCODINGS if raw.startswith(mark)), "utf-8")
     if b"\x00" in raw[:1_000] and encoding != "utf-16":
         raise HistoryError(f"{path}: is a binary file, such as TensorBoard's events or Parquet; export it as CSV or JSON lines")
-    try:  # A text that is not UTF-8 is read as cp1252 (Windows).
-        start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
-        io.TextIOWrapper(io.BytesIO(raw), encoding).read() if encoding != "utf-8" else raw.decode()
-    except UnicodeDecodeError:
-        encoding = "cp1252" if encoding == "utf-8" else encoding
+    start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
+    if encoding == "utf-8":
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            encoding = "cp1252"  # Windows.
     lines = io.TextIOWrapper(io.BytesIO(raw), encoding, errors="replace")
     if not start:
         raise HistoryError(f"{path}: is empty")
@@ -157,7 +158,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return the rows: the list `log_history` (trainer_state.json), else the only list of objects, else columns, else the document as one row.
+    """Return `log_history` (trainer_state.json), else the only list of objects, else the columns' rows, else the document as one row.
 
     A column is a list, or an object whose keys are the rows' indices.
     """
