@@ -26,8 +26,8 @@ _NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows (`Trend.noise
 _NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the larger of first and last reward.
 # One of these signs shows that little is left to learn (`is_solved`).
 _SOLVED: Final = 0.9  # The reward reaches this fraction of its maximum.
-_SOLVED_BY_RISE: Final = 1.2  # The reward has risen by more than this many standard deviations of a single reward.
-_LEFT: Final = 0.25  # The regret has fallen below this fraction of its first value.
+_SOLVED_BY_RISE: Final = 1.2  # The reward rises by this many standard deviations of a single reward.
+_LEFT: Final = 0.25  # The regret falls below this fraction of its first value.
 
 
 @dataclass(frozen=True, slots=True)

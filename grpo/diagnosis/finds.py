@@ -1,6 +1,6 @@
 """The checks of a training log, one function each. A check returns evidence of its fault, the reason why it cannot judge, or None.
 
-`checks.toml` says what each fault means, and which quantities a check needs; without these the check is not called. `dialects.toml` says
+`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says
 what each quantity is. Limits without a source come from simulated runs (`tests/proofs/made_histories.py`).
 """
 
@@ -21,16 +21,16 @@ from grpo.statistics.intervals import wilson_interval
 MOST_LEGAL_MOVES: Final = 218
 """Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity, and the largest first value that rounding explains, in nats (`kl_penalty`: times the KL coefficient)."""
+"""Quantity, and the largest first value that rounding explains, in nats."""
 _KL_OF_UPDATES: Final = 0.05
 """First KL in nats that updates explain if the first row is logged after updates."""
 _KL_GROWS: Final = 0.3
 """Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""Limit in nats of a first KL that comes from scoring with another temperature. Temperature 1.3 instead of 1.0 causes 0.05."""
+"""Limit in nats of a first KL by another temperature in scoring. Temperature 1.3 instead of 1.0 causes 0.05."""
 _FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_kl_limit` multiplies it.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
-_FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats. Usual targets are 0.01 to 0.05.
+_FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
 _FEWEST_FOR_FLAT: Final = 100  # Minimum number of steps, and of rows if a single reward's deviation is unknown (else half).
 # A reward is flat if the upper bound of its rise (`Trend.most`) is at most:
 _FLAT: Final = 0.25  # Without a certain rise, in standard deviations of a single reward.
@@ -115,7 +115,6 @@ def temperature_mismatch(run: Assessment) -> Answer:
 
 def ratio_not_one(run: Assessment) -> Answer:
     series, first = run.history.series["ratio_mean"], run.at_start("ratio_mean")
-    # Three standard errors.
     values, noise = series.values, 3 * float(np.std(series.values)) / math.sqrt(len(series))
     if first is not None and abs(first - 1) > 0.1:
         return evidence_of(series, f"{series.column} is {first:.3g} in the first row (step {series.at[0]:,.0f}); it must be 1")
@@ -168,7 +167,7 @@ def no_gradient(run: Assessment) -> Answer:
     last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Rounding to three digits can make different entropies equal, so only values with more digits count.
+    # Entropies that are rounded to three digits can be equal by chance.
     if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not run.is_solved:
         fact = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
         return evidence_of(entropy, fact, begin=float(entropy.at[-constant]))
@@ -231,7 +230,6 @@ def _is_collapsed(run: Assessment, early: float, late: float) -> bool | Unclear:
     if not run.is_live and events.get(ENTROPY_CRITICAL, -1) > events.get("recovery_ended", -1):
         return True
     if run.is_of_moves(early):
-        # Below both limits is a collapse: a fraction of the first entropy, and nats. An improving run has lower limits.
         normalized = run.history.levels("normalized_entropy")
         left, nats = (0.25, 0.8) if run.improves else (0.4, 1.2)
         is_low = normalized is not None and normalized[1] < 0.15 and not run.improves
@@ -251,7 +249,7 @@ def entropy_explosion(run: Assessment) -> Answer:
     if series is None or len(series) < 8 or (early := median(fifth(series.values))) <= 0:
         return None
     end = tail(series.values)
-    if run.is_of_moves(early):  # 3.15 nats are 23 effective moves.
+    if run.is_of_moves(early):
         explodes = end > early + 0.6 and end > min(1.5 * early, 3.15) and not run.improves
     elif run.is_of_actions:
         explodes = end > 2 * early and not run.improves
@@ -312,7 +310,7 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The policy term's value can be near 0 while its gradient is large, so the reward must also fail to improve.
+        # The policy term's value can be near 0 while its gradient is large, so an improving run has no fault.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
             total = f"|{series.column}| + |{run.history.series['policy_loss'].column}|"
@@ -354,7 +352,6 @@ def dead_monitor(run: Assessment) -> Answer:
 
 def high_clip_fraction(run: Assessment) -> Answer:
     values = run.history.series["clip_fraction"].values
-    # In other trainers' logs, single high blocks are normal.
     is_part_enough = run.history.is_ours or len(values) < 10
     is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
     return run.beyond("clip_fraction", above=0.2) if is_high else None
@@ -392,7 +389,6 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
     is_quick = end > 6 * half  # A straight line from 0 ends at 4 times its first half's median.
     if run.improves and not is_quick and run.history.is_ours:
         return None  # This project's KL is exact, and normally grows slowly with the reward.
-    # The limit is higher if the reward improves, and lower if the KL grows quickly.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
@@ -400,7 +396,6 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 
 
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
-    """Return the limit that the size exceeds at the end, or None. `least` and `times` are of `_RUNAWAYS`."""
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
     # Slow growth raises the limit 3-fold; 10-fold if most groups are silent (have equal rewards), because gradients then start near 0.
@@ -526,7 +521,6 @@ def answer_length(run: Assessment) -> Answer:
 
 
 def _got_worse(run: Assessment) -> Iterator[Evidence]:
-    """Yield evidence of each held-out measure that certainly ends worse than it began, or than its best."""
     for name, sign in (("regret", -1), ("regret_best", -1), ("heldout_reward", 1)):
         if (series := run.get(name)) is None or len(series) < 3:
             continue
@@ -576,7 +570,7 @@ def lost_strength(run: Assessment) -> Answer:
 
 
 def unbelievable_peak(run: Assessment) -> Answer:
-    # From 200 games on, luck is small.
+    # Luck is small from 200 games on.
     evaluations = [evaluation for evaluation in run.history.evaluations if 1 <= evaluation.games < 200]
     if len(evaluations) < 2:
         return None
@@ -589,7 +583,6 @@ def unbelievable_peak(run: Assessment) -> Answer:
     # Upper bound (Bonferroni) of the probability that the best of equally strong checkpoints is this far ahead.
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
-    # No fault: a small lead, a lead beyond luck, or scores that rise with the steps.
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
         return None
     low, high = wilson_interval(round(best.score * best.games), round(best.games))

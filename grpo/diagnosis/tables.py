@@ -25,7 +25,7 @@ MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
 LARGEST: Final = 1e100
-"""Numbers of larger size count as infinite. Up to this size, products of three do not overflow."""
+"""Numbers of larger size count as infinite, so squares cannot overflow."""
 _CHUNK: Final = 20_000  # Maximum number of JSON rows in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
