@@ -119,7 +119,7 @@ def _site(folder: Path) -> dict[str, Any]:
 
 
 def _drop_unused_images(folder: Path) -> None:
-    """Remove images that no page uses (3 MB)."""
+    # Unused images have 3 MB.
     pages = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.html"))
     for path in (folder / "static" / "images").iterdir():
         if path.name not in pages:

@@ -267,6 +267,5 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return `YYYY.MM.DD` with `??` for unknown parts, or None."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

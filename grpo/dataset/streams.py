@@ -46,7 +46,7 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""Kind of content -> pattern of its first bytes. The strings name content that is refused."""
+"""Kind of content -> pattern of its first bytes. The last three kinds are always refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -97,7 +97,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r). A line above `MAX_LINE` bytes is cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r). Of a line above `MAX_LINE` bytes, yield `MAX_LINE` + 1 bytes."""
     offset = 0
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character per byte.
         while line := text.readline(MAX_LINE + 1):
@@ -200,7 +200,7 @@ def _open_raw(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of a remote file's version tag and size; without a tag, of the content."""
+    """Return a hash of a remote file's version tag and size; without a tag, of the content. `info` has no tags of S3 files."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -246,7 +246,7 @@ def _damaged(where: str, error: Exception) -> SourceError:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    # fsspec does not translate errors of the web and hub libraries.
+    # fsspec does not translate errors of the libraries for web and hub.
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

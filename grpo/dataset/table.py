@@ -27,7 +27,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A board of the dataset before its moves have values."""
+    """A selected board whose moves have no values yet."""
 
     fen: str
     key: str  # `encoding.position_key`, which ignores colors and clocks.
@@ -64,6 +64,7 @@ BOARD_SCHEMA: Final = pa.schema(
 )
 """Columns of the boards.
 
+- `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
 - `centipawns`, `mate_in`: the engine's score of each move, from which `values` are computed; one of the two is null
 - `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only

@@ -20,8 +20,8 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell; part is the cell's number of boards / number of units. The surplus replaces
-# boards that several units find, such as openings. The root covers the random variation of small parts.
+# A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus replaces boards that
+# several units find, such as openings. The root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
@@ -29,7 +29,7 @@ _MAX_OPEN: Final = 24  # Files open at once. Each file needs some MiB of memory.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Return the boards per cell that each unit collects: its part and, with several units, a surplus."""
+    """Return each unit's boards per cell: its part and, with several units, a surplus."""
     wanted = boards_per_cell(config)
     if config.num_units == 1:
         return wanted
@@ -93,7 +93,6 @@ def _entries(file: SourceFile, index: int, unit: int, config: BoardsConfig) -> I
 
 
 def _in_turns(files: Iterator[Iterator[Game | Rejection]]) -> Iterator[Game | Rejection]:
-    """Yield one entry of each open file in turn."""
     turns = deque(islice(files, _MAX_OPEN))
     while turns:
         file = turns.popleft()

@@ -48,7 +48,7 @@ class Diagnosis(Document):
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """The verdict without findings: `healthy`, or `nothing found` or `not judged` with the reason. Also set beside findings."""
+    """`healthy`, `nothing found` or `not judged` with the reason, as if there were no findings."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge, each with the reason in parentheses."""
 
@@ -58,7 +58,6 @@ class Diagnosis(Document):
 
     @property
     def tag(self) -> str:
-        """Names of all findings, or the verdict with its reason."""
         return ", ".join(self.names) or self.words
 
     def text(self) -> str:

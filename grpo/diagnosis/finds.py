@@ -68,7 +68,7 @@ def nan_steps(run: Assessment) -> Answer:
 
 def unlearned_language_model(run: Assessment) -> Answer:
     parsed, random = run.history.series["parsed"], run.history.random_weights
-    # At the end, a bad first row is no fault if later answers are readable.
+    # A bad first row is no fault if later answers are readable.
     is_unread = parsed.logged[0] == 0 or (parsed.logged[0] < 0.1 and not run.is_live and parsed.values.max() <= 0.2)
     has_learned = not run.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
     if not random and (not is_unread or has_learned):
@@ -88,9 +88,9 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
             continue
         next_values = series.values[1:11]
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
-        # An answer's KL is the sum over its tokens, so updates explain up to 5 nats.
+        # An answer's KL sums over tokens, so updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # A KL of updates grows after step 0. A KL that begins high and stays has another cause.
+        # A KL that begins high and does not grow is not caused by updates.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
@@ -398,7 +398,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    # Slow growth raises the limit 3-fold; 10-fold if most groups are silent (have equal rewards), because gradients then start near 0.
+    # Slow growth raises the limit 3-fold, or 10-fold if gradients start near 0, as with mostly silent groups (of equal rewards).
     calm = 10 if silent is not None and silent[0] > 0.5 else 3
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
@@ -541,7 +541,6 @@ def _surely_falls(good: Array) -> bool:
         return trend_of(good).change < 0
     third = max(1, len(good) // 3)
     is_below = len(good) >= 3 and bool(good[-third:].max() < good[:third].min())
-    # In five rows, one exchanged pair has p = 0.083.
     return is_below and (len(good) < 5 or rank_correlation(np.arange(len(good)), good)[1] < (0.1 if len(good) == 5 else 0.05))
 
 

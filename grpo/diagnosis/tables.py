@@ -158,10 +158,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return `log_history` (trainer_state.json), else the only list of objects, else the columns' rows, else the document as one row.
-
-    A column is a list, or an object whose keys are the rows' indices.
-    """
+    """Return `log_history` (trainer_state.json), else the only list of objects, else the columns' rows, else the document as one row."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))

@@ -48,10 +48,10 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the noise of the rows, and the factor by which correlation raises the variance of their mean.
+    """Return the rows' standard deviation, and the factor by which correlation of neighbors raises the variance of a mean.
 
-    The noise is the standard deviation around straight lines, one through each of two to four parts of the rows. The part with the largest
-    deviation is left out, because it may have a sudden change of level. The factor is (1 + r) / (1 - r) for correlation r of neighbors.
+    The deviation is around straight lines through two to four parts of the rows. The part with the largest deviation is left out, because
+    it may have a sudden change of level. The factor is (1 + r) / (1 - r) for correlation r.
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]
