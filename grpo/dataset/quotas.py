@@ -187,10 +187,10 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
     filters = [name for name in ("min_rating", "time_controls") if f"{Reason.FILTERED}: {name}" in report.rejected]
     loosen = f" loosen {' and '.join(f'boards.{name}' for name in filters)}," if filters else ""
     return (
-        f"{', '.join(config.files) or 'engine games'}: {counts(PHASES)} boards wanted ({counts(Split)}), from {report.games:,} games"
+        f"{', '.join(config.files) or 'engine games'}: too few boards in {report.games:,} games: {counts(PHASES)}; {counts(Split)}"
         f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
         f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
-        " or set boards.num_units = 1."
+        " or set boards.num_units = 1, because units do not share games."
     )
 
 
@@ -198,10 +198,11 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
     """Return the reason why a run cannot train on these boards, or ""."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
-        cells = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
-        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {cells}"
-    if sum(count for (split, _), count in kept.items() if split == Split.TRAIN) < states_per_step:
-        return f"A step of training needs grpo.states_per_step = {states_per_step}: lower it"
+        needed = {cell: min(wanted[cell], LEAST_PER_CELL) for cell in too_few}
+        cells = ", ".join(f"{split}/{phase} has {count} of the {needed[split, phase]} needed" for (split, phase), count in too_few.items())
+        return f"Too few boards: {cells}"
+    if (num_train := sum(count for (split, _), count in kept.items() if split == Split.TRAIN)) < states_per_step:
+        return f"A training step takes grpo.states_per_step = {states_per_step} boards, but there are {num_train}: lower this setting"
     return ""
 
 
