@@ -110,7 +110,7 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of a FEN or EPD, or reason and detail of the rejection."""
-    # `bytes.split` does not separate at byte 0xA0, which `str.split` takes as a blank. Latin-1 decodes any byte.
+    # Unlike `str.split`, `bytes.split` does not separate at byte 0xA0. Latin-1 decodes any byte.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

@@ -192,7 +192,6 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Record the game's first rejection, and return it."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 

@@ -125,7 +125,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # A secret, or an address with a scheme that fsspec does not know.
+    except ValueError as error:  # A secret, or an unknown scheme of an address.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")
@@ -187,7 +187,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
     # Hidden members and macOS metadata (`__MACOSX/._games.pgn`) are left out.
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
     if not usable:
-        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (and {len(members)} others); give another file")
+        raise SourceError(f"{uri}: the archive has no visible {', '.join(_KINDS)} file among its {len(members)} members; give another file")
     for member, kind in usable.items():
         if names.count(member) > 1:
             raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the files")

@@ -117,7 +117,7 @@ def phase_counts(phases: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """N positions with the move to imitate, padded to A legal moves each."""
+    """N positions with the move to imitate, padded to A legal moves."""
 
     encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
     action_ids: NDArray[np.int64]  # [N, A], legal moves, ascending; 0 on padding.
@@ -159,7 +159,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad N lists of action ids. Return the ids and a mask of the legal moves, [N, A] each."""
+    """Pad N lists (at least one) of action ids. Return the ids and a mask of the legal moves, [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

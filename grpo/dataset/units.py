@@ -25,7 +25,7 @@ from grpo.settings.tree import BoardsConfig
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
-_MAX_OPEN: Final = 24  # Files open at once. Each file needs some MiB of memory.
+_MAX_OPEN: Final = 24  # Files open at once; each needs some MiB.
 
 
 def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
@@ -38,7 +38,7 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
-    """Yield lists of positions until the quota is full or the games end.
+    """Yield lists of positions until the quota is full, the files end, or `MAX_IDLE_GAMES` engine games in a row give none.
 
     The caller calls `quota.discard` for unusable positions before it takes the next list. `players` must have no MultiPV.
     """

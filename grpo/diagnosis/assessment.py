@@ -53,7 +53,7 @@ def evidence_of(series: Series, *facts: str, begin: float | None = None, severit
 
 
 def tail(values: Array) -> float:
-    """Return the median of the last 5 % of the rows, at least 3 and at most 20: many runs are stopped soon after they fall apart."""
+    """Return the median of the last 5 % of the rows, 3 to 20. So few, because many runs are stopped soon after they fall apart."""
     return median(values[-max(3, min(20, len(values) // 20)) :])
 
 
@@ -121,7 +121,7 @@ class Assessment:
 
     @cached_property
     def is_high(self) -> bool:
-        """Whether the reward is near its maximum: `reward_best`, or 1 if rewards look like fractions. Otherwise, and for a gain, False."""
+        """Whether the reward is near its maximum: `reward_best`, or 1 if rewards look like fractions. False if unknown, and for a gain."""
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
         (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")

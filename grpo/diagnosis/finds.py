@@ -1,7 +1,7 @@
 """The checks of a training log, one function each. A check returns evidence of its fault, the reason why it cannot judge, or None.
 
-`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says
-what each quantity is. Limits without a source come from simulated runs (`tests/proofs/made_histories.py`).
+`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says what each quantity is. Limits without a
+source come from simulated runs (`tests/proofs/made_histories.py`).
 """
 
 import math
@@ -27,8 +27,8 @@ _KL_OF_UPDATES: Final = 0.05
 _KL_GROWS: Final = 0.3
 """Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""Limit in nats of a first KL by another temperature in scoring. Temperature 1.3 instead of 1.0 causes 0.05."""
-_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_kl_limit` multiplies it.
+"""Limit in nats of a first KL that another temperature in scoring causes: 1.3 instead of 1.0 causes 0.05."""
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token, before the factors of `_kl_limit`.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
 _FEWEST_FOR_FLAT: Final = 100  # Minimum number of steps, and of rows if a single reward's deviation is unknown (else half).
@@ -310,7 +310,7 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The policy term's value can be near 0 while its gradient is large, so an improving run has no fault.
+        # The policy term's value can be near 0 with a large gradient, so an improving run has no fault.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
             total = f"|{series.column}| + |{run.history.series['policy_loss'].column}|"
@@ -323,7 +323,7 @@ def saturated_controller(run: Assessment) -> Answer:
         if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
             return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
-    # `kl_trap` reports the same rise. This project's coefficient may rise within its bounds.
+    # `kl_trap` reports a raised entropy coefficient, too. This project's coefficient may rise within its bounds.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
         if (series := run.get(name)) is not None and (fact := _raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
@@ -447,7 +447,7 @@ def flat_reward(run: Assessment) -> Answer:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward, so less shows a rise.
+        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
@@ -557,7 +557,7 @@ def lost_strength(run: Assessment) -> Answer:
     if len(evaluations) > 1:
         games, steps, scores = (np.array([getattr(evaluation, name) for evaluation in evaluations]) for name in ("games", "step", "score"))
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
-        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # A game's standard deviation, which draws would reduce.
+        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # A game's standard deviation without draws.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
         # The scores' linear trend over steps, in standard errors.
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))

@@ -82,14 +82,14 @@ class History:
     when: When = When.END
     dialect: Dialect = dialects.DIALECTS[0]
     """Default: this trainer, whose entropy and KL are exact and whose log has a row per step."""
-    is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
+    is_of_language_model: bool = False  # Entropies are over tokens or answers, not over moves.
     is_of_windows: bool = False  # A row is the mean of many steps.
     limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
     series: dict[str, Series] = field(default_factory=dict)  # By quantity.
     not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
     events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Evidence that the run began with random weights, or "".
+    random_weights: str = ""  # Evidence that the run begins with random weights, or "".
     unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
     notes: list[str] = field(default_factory=list)  # How the files were read.
     num_rows: int = 0
@@ -298,7 +298,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
 
 
 def _of_panel(table: Table) -> Table:
-    """Rename columns `RUN - COLUMN` of a W&B panel (exported chart) to COLUMN, and drop minima and maxima."""
+    """Rename columns `RUN - COLUMN` of a W&B chart to COLUMN, and drop minima and maxima."""
     exported = {name: name.rpartition(" - ") for name in table.numbers if " - " in name and not name.endswith(("__MIN", "__MAX"))}
     if len(runs := {run for run, _, _ in exported.values()}) > 1:
         raise HistoryError(f"{table.path}: holds several runs: {', '.join(sorted(runs)[:5])}; export the panel with one run")

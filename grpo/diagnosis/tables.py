@@ -176,7 +176,7 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             if torn:
                 raise HistoryError(f"{path}: line {torn} is no JSON object; give one object per line")
             torn = number if line.strip() else 0
-        elif not row.get("aside"):  # In the journal of this project's trainer, rows with `aside` have times, not metrics.
+        elif not row.get("aside"):  # In this project's journal, rows with `aside` have times, not metrics.
             yield row
 
 

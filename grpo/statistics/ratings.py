@@ -28,7 +28,7 @@ class Rating:
     elo: float
     standard_error: float  # The opponents' ratings count as exact.
     weights: tuple[float, ...]
-    """Change of `elo` if an opponent's rating grows by one Elo, for each opponent."""
+    """Change of `elo` per Elo of each opponent's rating."""
 
 
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
