@@ -92,7 +92,6 @@ def _num_missing(row: Row, schema: pa.Schema) -> int:
 
 
 def _board(fen: str) -> chess.Board | None:
-    """Return None if a field is missing or the board cannot occur in a game."""
     try:
         board = chess.Board(fen)
     except ValueError:

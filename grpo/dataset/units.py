@@ -1,7 +1,6 @@
 """Units: parallel parts of a dataset build. Each unit fills its own quota with positions from engine games or files.
 
-A quota is the number of boards wanted of each cell; a cell is a split and a game phase. Units can find the same board; `cut_to_quota`
-later removes the copies.
+A quota is the number of boards wanted of each cell; a cell is a split and a game phase.
 """
 
 import math
@@ -21,7 +20,7 @@ from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 # A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus replaces boards that
-# several units find, such as openings. The root covers the random variation of small parts.
+# several units find, such as openings (`cut_to_quota`). The root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512

@@ -579,7 +579,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
     pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
-    # Upper bound (Bonferroni) of the probability that the best of equally strong checkpoints is this far ahead.
+    # Upper bound (Bonferroni) of the probability that the best of equal checkpoints is this far ahead.
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
