@@ -300,7 +300,7 @@ def _raised_penalty(run: Assessment) -> Evidence | None:
     first, later = float(penalty.logged[0]), penalty.values[1:]
     if not (first > 1e-5 and later.min() >= 3 * first and later.max() <= 2 * later.min()):
         return None
-    fact = f"{penalty.from_to()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
+    fact = f"{penalty.from_to()}, while {bonus.column} stayed between {bonus.values.min():.3g} and {bonus.values.max():.3g}"
     return evidence_of(penalty, f"{fact}: the KL coefficient rose to its bound")
 
 
