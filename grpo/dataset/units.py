@@ -20,7 +20,7 @@ from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
 # A unit collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus replaces boards that
-# several units find, such as openings (`cut_to_quota`). The root covers the random variation of small parts.
+# several units find, such as openings: `cut_to_quota` keeps one copy. The root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
