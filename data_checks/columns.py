@@ -1,9 +1,9 @@
-"""Columns for the checks of a dataset: one value per board (`board_columns`) or per game (`game_columns`).
+"""Columns for the checks of a dataset: one value per board or per game.
 
 Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check, so each fault is reported once.
 
 - Label: the move to imitate, played in the game or chosen by the engine.
-- Score: the engine's centipawns or mate distance for a legal move. The value, a win probability, is computed from the score.
+- Score: the engine's centipawns or mate distance for a legal move. The value, in [0, 1], is computed from the score.
 - Strong values: values by a deeper search, on held-out boards only.
 - Key: text that is equal for equal positions, also with swapped colors.
 """
@@ -47,7 +47,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # A row of None gives the columns' names, also for an empty table. So `_board_row` must accept None.
+    # A row of None gives the names, also for an empty table.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 
@@ -92,7 +92,6 @@ def _num_missing(row: Row, schema: pa.Schema) -> int:
 
 
 def _board(fen: str) -> chess.Board | None:
-    """Return None if a field is missing or the board cannot occur in a game."""
     try:
         board = chess.Board(fen)
     except ValueError:
@@ -110,7 +109,6 @@ def _range(name: str, values: Sequence[float | None] | None) -> dict[str, float 
 
 
 def _values(row: Row, legal: list[str] | None) -> list[float] | None:
-    """Return None unless each legal move has a value in [0, 1]."""
     values: list[float] | None = row["values"]
     if values is None or legal is None or row["moves"] != legal or len(values) != len(legal):
         return None
@@ -152,7 +150,6 @@ def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
 
 
 def _unplayed(row: Row, game: Row | None) -> int | None:
-    """Return 0 if a label from a game is the game's move, else 1; None for an engine's label or an unknown ply."""
     if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
         return None
     return int(game["moves"][row["ply"]] != row["label"])
@@ -181,7 +178,6 @@ def _game_row(row: Row, phases: Counter[str], fractions: Mapping[Split, float]) 
 
 
 def _ply_faults(row: Row) -> int | None:
-    """Return 1 if a move or key is missing, or if label plies do not rise or are no plies of the game; else 0."""
     num_plies, moves, keys, labels = (row[name] for name in ("num_plies", "moves", "keys", "label_plies"))
     if None in (num_plies, moves, keys, labels):
         return None

@@ -95,7 +95,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
 
 
 def _frame(suite: Suite) -> "pd.DataFrame":
-    """Return the used columns. Texts are escaped, because Great Expectations' pages do not escape values."""
+    """Texts are escaped, because Great Expectations' pages do not escape values."""
     import pandas as pd
 
     expectations = [expectation for check in suite.checks for expectation in check.expectations.values()]
@@ -119,7 +119,6 @@ def _site(folder: Path) -> dict[str, Any]:
 
 
 def _drop_unused_images(folder: Path) -> None:
-    """Remove images that no page uses (3 MB)."""
     pages = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*.html"))
     for path in (folder / "static" / "images").iterdir():
         if path.name not in pages:

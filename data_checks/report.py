@@ -29,11 +29,9 @@ class SuiteResults(Document):
 
 
 class Histogram(Document):
-    """Counts of numbers by class and bin."""
-
     low: int | float
-    """Lower end of the first bin."""
     width: int | float
+    """Width of a bin; the first begins at `low`."""
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
     """Count of each bin, one row per class."""

@@ -26,7 +26,7 @@ def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mappin
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
         *(f"| {phase} | {' | '.join(f'{count:,}' for count in _phase_counts(dataset, phase, cells))} |" for phase in PHASES),
         "",
-        # The first tally, the splits, is in the table.
+        # The table has the first tally, the splits.
         *(f"- {title}: {_escaped(_listed(counts))}" for title, counts in _tallies(dataset)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ _MAX_FAILED_IN_A_ROW: Final = 5  # games
 # Nodes per move. Each side of a game draws one of these limits, so strong and weak players meet.
 NODES: Final = (60, 240, 960)
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability of each later move. A random move is never imitated.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. Random moves are never imitated.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
@@ -28,7 +28,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
     """Yield games without end, except games whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
 
     If the engine fails, the game is replayed. After `NUM_ATTEMPTS` failures at one ply, the game becomes a Rejection. Raises EngineError
-    after five Rejections in a row.
+    if five games in a row fail.
     """
     num_failed_in_a_row = 0
     for number in count():

@@ -14,12 +14,12 @@ from grpo.board.encoding import MAX_HALFMOVE_CLOCK, position_key
 from grpo.dataset.games import Game, Reason, Rejection, SourceError, standard_board
 from grpo.dataset.streams import MAX_LINE, lines_of
 
-_CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")
+_CLOCKS: Final = re.compile(r"(\d+)(?:\s+(\d+))?(?=[\s;]|\Z)")  # Half-move clock and move number of a FEN.
 _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and stripped text of each line, except blank lines and `#` comments."""
+    """Yield byte offset and stripped text of each line, or a Rejection of a too long line. Blank lines and `#` comments are skipped."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -31,8 +31,8 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). Lines whose number (from 0) `is_mine` rejects
-    are skipped.
+    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). `is_mine` gets each line's number from 0, without
+    blank lines and comments; a line that `is_mine` rejects is skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -110,7 +110,7 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of a FEN or EPD, or reason and detail of the rejection."""
-    # `bytes.split` separates only at ASCII white space. Latin-1 decodes any byte.
+    # Unlike `str.split`, `bytes.split` does not separate at byte 0xA0. Latin-1 decodes any byte.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

@@ -11,7 +11,7 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Reasons for which an entry has no position to exclude.
+# Such an entry has no position that could become a board.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20
 

@@ -29,7 +29,7 @@ class Reason(StrEnum):
     DUPLICATE = "duplicate"
     ENGINE_FAILURE = "engine failure"
     GAME_OVER = "game over"  # Listed position: checkmate, stalemate, or a draw by material or half-move clock.
-    NOT_AN_EXERCISE = "not an exercise"  # An unusable row of a puzzle table or line of a test suite.
+    NOT_AN_EXERCISE = "not an exercise"  # An unusable puzzle or test position for `chess-grpo solve`.
     FILTERED = "filtered"  # Detail: the setting that rejects the game, `min_rating` or `time_controls`.
 
 
@@ -40,7 +40,7 @@ class Rejection:
     source: str
     offset: int
     reason: Reason
-    detail: str = ""  # Explanation, or what the comment of the reason says.
+    detail: str = ""  # As in the comments of `Reason`, otherwise an explanation.
 
     def __str__(self) -> str:
         is_numbered = self.source == ENGINE or ".pgn" in self.source.lower()
@@ -55,7 +55,7 @@ class Game:
     offset: int  # Game: number from 0 in its file or unit. Listed position: byte offset of its line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack. Listed position: the position alone.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
-    is_label: tuple[bool, ...]  # Per board: whether it may be selected and its move imitated; False for random moves.
+    is_label: tuple[bool, ...]  # Per board: whether it may be selected and its move imitated. False for an engine game's random moves.
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None

@@ -12,7 +12,7 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return all training boards, then further positions of training games, until there are `max_positions` in total.
+    """Return all training boards, then further positions of training games, up to `max_positions` in total.
 
     - Training boards are never cut. Chosen positions with a single legal move teach nothing and are left out.
     - Further positions are not boards of any split.

@@ -192,7 +192,6 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return self
 
     def rejected(self, reason: Reason, detail: str) -> Rejection:
-        """Record the game's first rejection, and return it."""
         self._rejection = self._rejection or Rejection(source=self._source, offset=self._number, reason=reason, detail=detail)
         return self._rejection
 
@@ -267,6 +266,5 @@ def time_control(tag: str) -> TimeControl | None:
 
 
 def _date(text: str) -> str | None:
-    """Return `YYYY.MM.DD` with `??` for unknown parts, or None."""
     match = _DATE.fullmatch(text)
     return ".".join(match.groups()) if match else None

@@ -21,13 +21,12 @@ from grpo.settings.tree import BoardsConfig
 
 QuotaCell = tuple[Split, Phase]
 _GAME_FIELDS: Final = ("game_id", "source", "offset", "white_rating", "black_rating", "date")  # Boards and game rows copy these.
-_MAX_NAMED: Final = 10
+_MAX_NAMED: Final = 10  # Rejections that a report lists.
 _VARIANT: Final = f"{Reason.VARIANT}: "
-LEAST_PER_CELL: Final = 10  # Fewest boards of a cell, unless the settings ask for fewer.
+LEAST_PER_CELL: Final = 10  # A run with fewer boards in a cell is refused, unless the settings ask for fewer.
 
 
 def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
-    """Return a game's split by the hash of its id."""
     point = int.from_bytes(hashlib.sha256(f"split/{game_id}".encode()).digest()[:8], "big") / 2**64
     for split in (Split.HELDOUT, Split.VALIDATION):
         if point < fractions[split]:
@@ -47,6 +46,7 @@ def split_fractions(config: BoardsConfig) -> dict[Split, float]:
 
 
 def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
+    """Divide each split's boards equally among the phases; a remainder is dropped."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
@@ -54,11 +54,11 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 @dataclass
 class SourceReport:
     games: int = 0  # Usable games, and listed positions (lines of .epd and .fen files).
-    rejected: Counter[str] = field(default_factory=Counter)  # Reason -> games. Also `filtered: NAME` and `variant: NAME`.
-    first_rejected: list[str] = field(default_factory=list)  # Without filtered games and variants.
+    rejected: Counter[str] = field(default_factory=Counter)  # Reason, `filtered: SETTING` or `variant: NAME` -> games or lines.
+    first_rejected: list[str] = field(default_factory=list)  # Source, location and reason; without filtered games and variants.
     natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
     duplicates: int = 0  # Positions that repeat an earlier position or its color mirror.
-    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (excluded), `engine failure`.
+    left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (in `boards.exclude`), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
         if rejection.reason in (Reason.FILTERED, Reason.VARIANT):
@@ -90,7 +90,7 @@ class Quota:
     """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """Begin with no boards. Positions whose key is `excluded` are never selected."""
+        """`wanted`: cell -> boards. Positions whose key is `excluded` are never selected."""
         self.missing = dict(wanted)  # Cell -> boards still needed.
         self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`.
         self.report = SourceReport()
@@ -145,7 +145,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Count a selected position as missing again, and count the reason."""
+        """Count a selected position as missing again, and count the reason. The same position is not selected again."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
@@ -175,8 +175,6 @@ class Quota:
 
 
 def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], report: SourceReport, config: BoardsConfig) -> str:
-    """Return counts of boards and rejected games, and ways to get more boards."""
-
     def counts(names: Iterable[Split | Phase]) -> str:
         sums = {name: [sum(count for cell, count in cells.items() if name in cell) for cells in (wanted, missing)] for name in names}
         return ", ".join(f"{name} {total - short:,} of {total:,}" for name, (total, short) in sums.items())
@@ -189,10 +187,10 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
     filters = [name for name in ("min_rating", "time_controls") if f"{Reason.FILTERED}: {name}" in report.rejected]
     loosen = f" loosen {' and '.join(f'boards.{name}' for name in filters)}," if filters else ""
     return (
-        f"{', '.join(config.files) or 'engine games'}: {counts(PHASES)} boards wanted ({counts(Split)}), from {report.games:,} games"
+        f"{', '.join(config.files) or 'engine games'}: too few boards in {report.games:,} games: {counts(PHASES)}; {counts(Split)}"
         f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
         f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
-        " or set boards.num_units = 1."
+        " or set boards.num_units = 1, because units do not share games."
     )
 
 
@@ -200,10 +198,11 @@ def refusal(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, int], *
     """Return the reason why a run cannot train on these boards, or ""."""
     kept = {cell: wanted[cell] - short for cell, short in missing.items()}
     if too_few := {cell: count for cell, count in kept.items() if count < min(wanted[cell], LEAST_PER_CELL)}:
-        cells = ", ".join(f"{split}/{phase} has {count}" for (split, phase), count in too_few.items())
-        return f"At least {LEAST_PER_CELL} of each split and phase are needed: {cells}"
-    if sum(count for (split, _), count in kept.items() if split == Split.TRAIN) < states_per_step:
-        return f"A step of training needs grpo.states_per_step = {states_per_step}: lower it"
+        needed = {cell: min(wanted[cell], LEAST_PER_CELL) for cell in too_few}
+        cells = ", ".join(f"{split}/{phase} has {count} of the {needed[split, phase]} needed" for (split, phase), count in too_few.items())
+        return f"Too few boards: {cells}"
+    if (num_train := sum(count for (split, _), count in kept.items() if split == Split.TRAIN)) < states_per_step:
+        return f"A training step takes grpo.states_per_step = {states_per_step} boards, but there are {num_train}: lower this setting"
     return ""
 
 

@@ -46,7 +46,7 @@ _BEGINS: Final = {
     "packed": re.compile(rb"\x28\xb5\x2f\xfd|\x1f\x8b|BZh|PK\x03\x04"),
     "no UTF-8 text": re.compile(rb".?\x00|\xff\xfe|\xfe\xff"),
 }
-"""Kind of content -> pattern of its first bytes. The strings name content that is refused."""
+"""Kind of content -> pattern of its first bytes. The last three kinds are always refused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -97,7 +97,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r). A line above `MAX_LINE` bytes is cut to `MAX_LINE` + 1 bytes."""
+    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r). Of a line above `MAX_LINE` bytes, yield `MAX_LINE` + 1 bytes."""
     offset = 0
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character per byte.
         while line := text.readline(MAX_LINE + 1):
@@ -125,7 +125,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # A secret, or an address with a scheme that fsspec does not know.
+    except ValueError as error:  # A secret, or an unknown scheme of an address.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")
@@ -187,7 +187,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
     # Hidden members and macOS metadata (`__MACOSX/._games.pgn`) are left out.
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
     if not usable:
-        raise SourceError(f"{uri}: the archive has no member in {', '.join(_KINDS)} (and {len(members)} others); give another file")
+        raise SourceError(f"{uri}: the archive has no visible {', '.join(_KINDS)} file among its {len(members)} members; give another file")
     for member, kind in usable.items():
         if names.count(member) > 1:
             raise SourceError(f"{uri}: {names.count(member)} members are called {member}; unpack the archive, and give the files")
@@ -200,7 +200,7 @@ def _open_raw(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of a remote file's version tag and size; without a tag, of the content."""
+    """Return a hash of a remote file's version tag and size; without a tag, of the content. `info` has no tags of S3 files."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
@@ -246,7 +246,7 @@ def _damaged(where: str, error: Exception) -> SourceError:
 
 
 def _reading_errors() -> tuple[type[Exception], ...]:
-    # fsspec does not translate errors of the web and hub libraries.
+    # fsspec does not translate errors of the libraries for web and hub.
     names = {"aiohttp": "ClientError", "httpx2": "HTTPError"}
     of_libraries = [getattr(sys.modules[library], name) for library, name in names.items() if library in sys.modules]
     return (OSError, ImportError, *of_libraries)

@@ -27,7 +27,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A board of the dataset before its moves have values."""
+    """A selected board whose moves have no values yet."""
 
     fen: str
     key: str  # `encoding.position_key`, which ignores colors and clocks.
@@ -64,6 +64,7 @@ BOARD_SCHEMA: Final = pa.schema(
 )
 """Columns of the boards.
 
+- `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
 - `centipawns`, `mate_in`: the engine's score of each move, from which `values` are computed; one of the two is null
 - `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only
@@ -116,7 +117,7 @@ def phase_counts(phases: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelArrays:
-    """N positions with the move to imitate, padded to A legal moves each."""
+    """N positions with the move to imitate, padded to A legal moves."""
 
     encodings: NDArray[np.uint8]  # [N, 71], from `encoding.encode`.
     action_ids: NDArray[np.int64]  # [N, A], legal moves, ascending; 0 on padding.
@@ -158,7 +159,7 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
 
 
 def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Pad N lists of action ids. Return the ids and a mask of the legal moves, [N, A] each."""
+    """Pad N lists (at least one) of action ids. Return the ids and a mask of the legal moves, [N, A] each."""
     lengths = np.array([len(row) for row in ids])
     is_legal = np.arange(lengths.max()) < lengths[:, None]
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)

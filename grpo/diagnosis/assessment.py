@@ -1,6 +1,7 @@
 """Properties of a run's history that several checks need.
 
 - Quantity: what a log's column measures, under one name for all trainers (`dialects.toml`).
+- Single reward: of one sampled move or answer, not a row's mean.
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
 - Held-out measure: a measure on states that are never trained.
@@ -19,14 +20,14 @@ from grpo.diagnosis.history import History, Series, When
 from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
-"""Smallest change of reward that matters, in standard deviations of a single reward."""
+"""Smallest notable change of reward, in standard deviations of a single reward."""
 # If a single reward's deviation is unknown, the larger of these two changes replaces `NOTED`.
-_NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows.
-_NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the reward.
-# One of these signs shows that little is left to learn.
+_NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows (`Trend.noise`).
+_NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the larger of first and last reward.
+# One of these signs shows that little is left to learn (`is_solved`).
 _SOLVED: Final = 0.9  # The reward reaches this fraction of its maximum.
-_SOLVED_BY_RISE: Final = 1.2  # The reward has risen by this many standard deviations of a single reward.
-_LEFT: Final = 0.25  # The regret falls below this fraction of the first regret.
+_SOLVED_BY_RISE: Final = 1.2  # The reward rises by this many standard deviations of a single reward.
+_LEFT: Final = 0.25  # The regret falls below this fraction of its first value.
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def evidence_of(series: Series, *facts: str, begin: float | None = None, severit
 
 
 def tail(values: Array) -> float:
-    """Return the median of the last 5 % of the rows, 3 to 20, because runs are often stopped soon after they fall apart."""
+    """Return the median of the last 5 % of the rows, 3 to 20. So few, because many runs are stopped soon after they fall apart."""
     return median(values[-max(3, min(20, len(values) // 20)) :])
 
 
@@ -72,7 +73,7 @@ class Assessment:
 
     @cached_property
     def deviation(self) -> float | None:
-        """Standard deviation of a single reward, as logged or from the 90th percentile."""
+        """Standard deviation of a single reward, as logged at first or from the 90th percentile; None if unknown."""
         if (levels := self.history.levels("reward_std")) is not None:
             return levels[0] or None
         pairs = self.history.together("reward", "reward_p90")
@@ -81,16 +82,17 @@ class Assessment:
 
     @cached_property
     def notable_change(self) -> float:
+        """Smallest notable change of the reward; infinite without a reward."""
         if self.trend is None:
             return math.inf
         if self.deviation is None:
             return max(_NOTED_IN_NOISE * self.trend.noise, _NOTED_OF_LEVEL * max(abs(self.trend.start), abs(self.trend.end)))
-        # A gain has less noise than a reward, so a tenth of the change matters.
+        # A gain has less noise than a reward, so a tenth of the change is notable.
         return NOTED * self.deviation / (10 if "gain" in self.history.series else 1)
 
     @cached_property
     def has_fallen(self) -> bool:
-        """Whether the reward fell by an amount that matters (a gain: to below 0), or certainly lost half of its rise."""
+        """Whether the reward fell notably (a gain: also to below 0), or certainly lost half of its rise and a notable amount."""
         if self.trend is None:
             return False
         falls = -self.trend.change > self.notable_change and (self.trend.end < 0 or "gain" not in self.history.series)
@@ -99,7 +101,7 @@ class Assessment:
 
     @cached_property
     def measures_rise(self) -> bool:
-        """Whether a regret falls by more than 15 %, or a held-out reward rises, beyond noise."""
+        """Whether a regret certainly falls by more than 15 %, or a held-out reward certainly rises."""
         regrets = [series for name in ("training_regret", "regret", "regret_best") if (series := self.get(name)) is not None]
         falls = [trend_of(series.values) for series in regrets if len(series) > 2]
         heldout = self.get("heldout_reward")
@@ -108,18 +110,18 @@ class Assessment:
 
     @cached_property
     def rises(self) -> bool:
-        """Whether the reward rises by any amount beyond noise and has not fallen, or `measures_rise`."""
+        """Whether the reward certainly rises and has not fallen, or `measures_rise`."""
         return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward has not fallen, and rises by an amount that matters or `measures_rise`. True during training."""
+        """Whether the reward rises notably or `measures_rise`, and the reward has not fallen. Before the end always True."""
         noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
     @cached_property
     def is_high(self) -> bool:
-        """Whether the reward is near its maximum; False if the maximum is unknown."""
+        """Whether the reward is near its maximum: `reward_best`, or 1 if rewards look like fractions. False if unknown, and for a gain."""
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
         (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")
@@ -129,7 +131,6 @@ class Assessment:
 
     @cached_property
     def is_solved(self) -> bool:
-        """Whether little is left to learn."""
         names = ("regret", "regret_best", "training_regret")
         regret = next((series for name in names if (series := self.get(name)) is not None and len(series) >= 6), None)
         if regret is not None and median(regret.values[-3:]) < _LEFT * median(regret.values[:3]):
@@ -138,11 +139,11 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves. Most entropies over tokens begin below 1.2."""
+        """Return whether an entropy that begins at `early` nats is over chess moves. Without other signs, below 1.2 nats means tokens."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
-        """Return evidence that a block's median is beyond a limit; with `at_end`, only if the last block's median is too."""
+        """Return evidence that a block's median is beyond a limit; with `at_end`, only if the last block's is too."""
         if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)  # Columns: first step, last step, median.
@@ -150,11 +151,11 @@ class Assessment:
         if not len(bad) or (at_end and bad[-1, 1] < blocks[-1, 1]):
             return None
         worst = bad[np.argmax(np.maximum(bad[:, 2] - above, below - bad[:, 2])), 2]
-        fact = f"{series.column} is {worst:.3g} between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
+        fact = f"{series.column} is {worst:.3g} at worst between steps {bad[0, 0]:,.0f} and {bad[-1, 1]:,.0f}"
         return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
-        """Return a quantity's first value; None if the log does not begin with the run."""
+        """Return a quantity's first value; None if it is not logged from the run's begin."""
         series = self.get(quantity)
         if series is None or self.history.dialect.first_row == "later":
             return None

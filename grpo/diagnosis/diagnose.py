@@ -22,7 +22,7 @@ _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""Group -> quantities. A run is judged only if it has a quantity of each group in `_MIN_ROWS` rows."""
+"""Group -> quantities. A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
 _MIN_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
@@ -32,7 +32,7 @@ class NotLearnableError(PlainError, RuntimeError):
 
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
-    """Return a history's diagnosis. With `settings`, the advice shows each setting's value and default."""
+    """Return a history's diagnosis. With `settings`, advice shows the named settings' values and defaults."""
     run, faults, not_judged = Assessment(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
@@ -83,7 +83,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     ordered: list[Finding] = []
     while waiting:
         consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
-        # Next is a finding that no other waiting finding can have caused; in a circle of causes, the first finding.
+        # The next cause has no cause among the waiting findings; in a circle of causes, it is the first finding.
         cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
         following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
         ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]
@@ -126,8 +126,8 @@ class Watch:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """Add the next record and return the new findings.
 
-        The checks run at the first record (before step 1), at steps 1, 10, 20, ... (from 2,000 on every 1 % of the steps), and when a
-        column first has NaN or infinity.
+        The checks run at records 0 (before step 1), 1, 10, 20, ... (from 2,000 on every 20, from 3,000 on every 30, ...), and when a column
+        first has NaN or infinity.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)

@@ -22,7 +22,7 @@ class Finding(Document):
     means: str
     advice: str
     cause: str = ""
-    """Finding that may have caused this one, or ""."""
+    """Name of a finding that may have caused this finding, or ""."""
 
     @property
     def page(self) -> str:
@@ -48,7 +48,7 @@ class Diagnosis(Document):
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """`healthy`, `nothing found` or `not judged` with the reason; does not depend on the findings."""
+    """`healthy`, `nothing found` or `not judged` with the reason, as if there were no findings."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge, each with the reason in parentheses."""
 
@@ -58,7 +58,6 @@ class Diagnosis(Document):
 
     @property
     def tag(self) -> str:
-        """Names of all findings, or the verdict with its reason."""
         return ", ".join(self.names) or self.words
 
     def text(self) -> str:

@@ -1,7 +1,7 @@
-"""The checks, one function each. A check returns evidence of its fault, the reason why it cannot judge, or None.
+"""The checks of a training log, one function each. A check returns evidence of its fault, the reason why it cannot judge, or None.
 
-`checks.toml` says what each fault means, `dialects.toml` what each quantity is. Limits without a source come from simulated runs
-(`tests/proofs/made_histories.py`).
+`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says what each quantity is. Limits without a
+source come from simulated runs (`tests/proofs/made_histories.py`).
 """
 
 import math
@@ -21,22 +21,23 @@ from grpo.statistics.intervals import wilson_interval
 MOST_LEGAL_MOVES: Final = 218
 """Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
-"""Quantity, and the largest value in nats that rounding explains."""
+"""Quantity, and the largest first value that rounding explains, in nats."""
 _KL_OF_UPDATES: Final = 0.05
-"""KL in nats that updates before the first row can explain."""
+"""First KL in nats that updates explain if the first row is logged after updates."""
 _KL_GROWS: Final = 0.3
 """Updates also explain a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""KL in nats that different scoring can explain. Temperature 1.3 instead of 1.0 causes 0.05."""
-_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token.
+"""Limit in nats of a first KL that another temperature in scoring causes: 1.3 instead of 1.0 causes 0.05."""
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token, before the factors of `_kl_limit`.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
-_FAR_PER_UPDATE: Final = 0.15  # Limit of the KL to the sampled policy, in nats. Usual targets are 0.01 to 0.05.
-_FEWEST_FOR_FLAT: Final = 100  # Minimum number of rows and steps that show a flat reward.
-_FLAT: Final = 0.25  # Largest rise of a flat reward, in standard deviations of a single reward.
-_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows, if a single reward's is unknown.
-_NOTHING: Final = 0.03  # Largest certain rise of a flat reward, in standard deviations of a single reward.
+_FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
+_FEWEST_FOR_FLAT: Final = 100  # Minimum number of steps, and of rows if a single reward's deviation is unknown (else half).
+# A reward is flat if the upper bound of its rise (`Trend.most`) is at most:
+_FLAT: Final = 0.25  # Without a certain rise, in standard deviations of a single reward.
+_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows (`Trend.noise`), if a single reward's is unknown.
+_NOTHING: Final = 0.03  # Despite a certain rise, in standard deviations of a single reward.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, value if sampler and trainer agree, and largest normal difference."""
+"""Quantity, value if sampler and trainer agree, and largest normal difference from this value."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -44,10 +45,10 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, and what an extreme row exceeds: this factor times the rows around, and an absolute value."""
+"""Quantity, factor, and limit. An extreme row exceeds the limit, and the factor times the medians of all rows and of the 15 around."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, and what a runaway exceeds at the end: an absolute value, and this factor times the first rows."""
-_WORSE: Final = 0.12  # Smallest relative loss of a held-out measure that matters.
+"""Quantity, and what a runaway exceeds at the end: an absolute value, and this factor times the first rows' median."""
+_WORSE: Final = 0.12  # Smallest loss of a held-out measure that matters, as a fraction of the measure.
 _WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
 
@@ -67,6 +68,7 @@ def nan_steps(run: Assessment) -> Answer:
 
 def unlearned_language_model(run: Assessment) -> Answer:
     parsed, random = run.history.series["parsed"], run.history.random_weights
+    # A bad first row is no fault if later answers are readable.
     is_unread = parsed.logged[0] == 0 or (parsed.logged[0] < 0.1 and not run.is_live and parsed.values.max() <= 0.2)
     has_learned = not run.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
     if not random and (not is_unread or has_learned):
@@ -86,9 +88,9 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
             continue
         next_values = series.values[1:11]
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
-        # If the unit is per answer, updates explain up to 5 nats.
+        # An answer's KL sums over tokens, so updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # From step 0 on, updates make a KL grow.
+        # A KL that begins high and does not grow is not caused by updates.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
@@ -102,12 +104,12 @@ def kl_at_step_zero(run: Assessment) -> Answer:
 
 def temperature_mismatch(run: Assessment) -> Answer:
     if run.history.is_of_language_model or run.history.is_ours:
-        return None  # `scored_otherwise` judges language models; our trainer asserts ratios of 1.
+        return None  # `scored_otherwise` judges language models; this project's trainer asserts ratios of 1.
     facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
     clipped = run.at_start("clip_fraction")
-    # Updates cause clipping too, so the limit is higher if no KL is evidence.
+    # The first row's updates cause clipping too, so the limit is higher if no KL is evidence.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
-        facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} before the first update")
+        facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} in the first row")
     return Evidence(tuple(facts), 0, 0) if facts else None
 
 
@@ -119,7 +121,9 @@ def ratio_not_one(run: Assessment) -> Answer:
     if max(abs(tail(values) - 1), abs(median(values) - 1)) <= 0.1 + noise:
         return None
     return evidence_of(
-        series, f"{series.column} ends at {tail(values):.3g}, more than 0.1 from 1", begin=series.first_step(np.abs(values - 1) > 0.1)
+        series,
+        f"{series.column} has the median {median(values):.3g} and ends at {tail(values):.3g}; it must be 1",
+        begin=series.first_step(np.abs(values - 1) > 0.1),
     )
 
 
@@ -139,13 +143,14 @@ def _joined(evidence: list[Evidence]) -> Evidence | None:
 def impossible_entropy(run: Assessment) -> Answer:
     series = run.history.series["entropy"]
     most = math.log(MOST_LEGAL_MOVES)
-    is_too_large = (series.values > 1.1 * most) & (not run.history.is_of_language_model)  # Tokens have a larger vocabulary.
+    is_too_large = (series.values > 1.1 * most) & (not run.history.is_of_language_model)  # More tokens than moves are possible.
     bad = (series.values < -0.1) | is_too_large
     if run.is_of_actions or not bad.any():  # Entropy of continuous actions may be negative.
         return None
     steps, values = series.steps[bad], series.values[bad]
     fact = f"{series.column} is {values[np.argmax(np.abs(values))]:.4g}, and impossible in {bad.sum()} of {len(series)} rows"
-    return Evidence((f"{fact}: over moves it is between 0 and ln {MOST_LEGAL_MOVES} = {most:.2f}",), steps[0], steps[-1])
+    range_text = f"an entropy is at least 0, and over legal moves at most ln {MOST_LEGAL_MOVES} = {most:.2f}"
+    return Evidence((f"{fact}: {range_text}",), steps[0], steps[-1])
 
 
 def no_gradient(run: Assessment) -> Answer:
@@ -155,14 +160,14 @@ def no_gradient(run: Assessment) -> Answer:
         still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
         at_end = _run_at_end(still)
         if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
-            fact = f"{norm.column} is 0 in {still.sum()} of {len(norm)} rows, among them the last {at_end}"
-            return evidence_of(norm, fact, begin=norm.first_step(still))
+            fact = f"{norm.column} is 0 or almost 0 in {still.sum()} of {len(norm)} rows"
+            return evidence_of(norm, fact + (f", among them the last {at_end}" if at_end else ""), begin=norm.first_step(still))
     if entropy is None or len(entropy) < 5 or run.is_live:
         return None
     last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Equal values of more than three digits are not equal by rounding.
+    # Entropies that are rounded to three digits can be equal by chance.
     if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not run.is_solved:
         fact = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
         return evidence_of(entropy, fact, begin=float(entropy.at[-constant]))
@@ -204,7 +209,7 @@ def entropy_collapse(run: Assessment) -> Answer:
         critical = history.limits.get("critical_entropy", 0.0)
         fact = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
         return evidence_of(entropy, fact) if late < critical else None
-    if history.is_ours:  # Our trainer recovers, so the lowest block counts.
+    if history.is_ours:  # This project's trainer raises a collapsed entropy again, so the lowest block counts.
         late = float(history.blocks(entropy)[:, 2].min())  # Column 2: medians.
     else:
         early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
@@ -213,10 +218,10 @@ def entropy_collapse(run: Assessment) -> Answer:
         return answer or None
     facts = [f"{entropy.from_to()}{f', {late:.3g} at its lowest' if late < entropy.values[-10:].min() else ''}"]
     if run.is_of_moves(early) and impossible_entropy(run) is None:
-        facts.append(f"from about {math.exp(entropy.logged[0]):.0f} effective moves, exp(entropy), to {math.exp(entropy.logged[-1]):.1f}")
+        facts.append(f"effective moves, exp(entropy), from about {math.exp(entropy.logged[0]):.0f} to {math.exp(entropy.logged[-1]):.1f}")
     loss, series = history.levels("loss"), history.series.get("loss")
     if loss is not None and series is not None and abs(loss[1]) < abs(loss[0]):
-        facts.append(f"{series.from_to()}, because equal moves have no advantage")
+        facts.append(f"{series.from_to()}, because a group of equal moves has no advantages")
     return evidence_of(entropy, *facts, begin=entropy.first_step(entropy.values < (early + late) / 2))
 
 
@@ -278,7 +283,7 @@ def canceling_terms(run: Assessment) -> Answer:
         if len(steps) >= max(3, len(rows) / 2):
             fact = f"the gradients of {one} and {other} are opposite and alike in size in {len(steps)} of {len(rows)} steps"
             return Evidence((fact,), steps[0], steps[-1])
-    # Values cancel only if they are estimates from samples. A KL above 0 before any update reveals estimates.
+    # Only estimates from the same samples cancel. An exact KL is 0 before any update, so a larger first KL is an estimate.
     pairs = run.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
     return _raised_penalty(run) if is_opposite and any(_kl_at_start(run)) else None
@@ -295,7 +300,7 @@ def _raised_penalty(run: Assessment) -> Evidence | None:
     first, later = float(penalty.logged[0]), penalty.values[1:]
     if not (first > 1e-5 and later.min() >= 3 * first and later.max() <= 2 * later.min()):
         return None
-    fact = f"{penalty.from_to()}, while {bonus.column} stayed within {bonus.values.min():.3g} and {bonus.values.max():.3g}"
+    fact = f"{penalty.from_to()}, while {bonus.column} stayed between {bonus.values.min():.3g} and {bonus.values.max():.3g}"
     return evidence_of(penalty, f"{fact}: the KL coefficient rose to its bound")
 
 
@@ -305,10 +310,11 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The policy term's value is near 0 even if its gradient is large.
+        # The policy term's value can be near 0 with a large gradient, so an improving run has no fault.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
-            return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of itself and the policy term")
+            total = f"|{series.column}| + |{run.history.series['policy_loss'].column}|"
+            return evidence_of(series, f"{series.column} is {shares[0]:.1%} to {shares[-1]:.1%} of {total}")
     return None
 
 
@@ -317,7 +323,7 @@ def saturated_controller(run: Assessment) -> Answer:
         if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
             return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
-    # The bounds of our entropy coefficient differ tenfold, so its tenfold rise is no fault.
+    # `kl_trap` reports a raised entropy coefficient, too. This project's coefficient may rise within its bounds.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
         if (series := run.get(name)) is not None and (fact := _raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
@@ -325,12 +331,12 @@ def saturated_controller(run: Assessment) -> Answer:
 
 
 def _raised(values: Array) -> str:
-    """Return how a coefficient's tenfold rise ends; "" for a smaller rise or a straight line (a warm-up)."""
+    """Return how a coefficient's tenfold rise ends; "" for a smaller rise, a straight line (a warm-up), or a later fall."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
     ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
-    # A straight line's middle is half of the sum of its ends.
+    # A straight line's middle is 0.5 of the sum of its ends; an exponential rise's is smaller.
     is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
     if most < 10 * start or tail(values) < 5 * start or is_straight:
         return ""
@@ -380,9 +386,9 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
     """Return the limit that the KL exceeds at the end, or None."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # A straight line from 0 ends at 4 * half.
+    is_quick = end > 6 * half  # A straight line from 0 ends at 4 times its first half's median.
     if run.improves and not is_quick and run.history.is_ours:
-        return None  # This trainer's KL is exact, and normally grows slowly with the reward.
+        return None  # This project's KL is exact, and normally grows slowly with the reward.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
@@ -392,7 +398,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    # Factor for slow growth. Gradients start near 0 if most groups are silent (have equal rewards).
+    # Slow growth raises the limit 3-fold, or 10-fold if gradients start near 0, as with mostly silent groups (of equal rewards).
     calm = 10 if silent is not None and silent[0] > 0.5 else 3
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
@@ -406,10 +412,11 @@ def extreme_rows(run: Assessment) -> Answer:
             continue
         sizes = np.abs(series.values)
         limit = max(times * median(sizes), least * (100 if "answer" in series.unit else 1))
+        # At most 1,000 rows, to save time.
         around = {at: median(sizes[max(0, at - 7) : at + 8]) for at in np.flatnonzero(sizes > limit)[:1_000].tolist()}
         if extremes := [at for at, level in around.items() if sizes[at] > times * level]:
             largest = max(extremes, key=lambda at: float(sizes[at]))
-            neighbors = f"neighbors {around[largest]:.3g}; {len(extremes)} rows are extreme"
+            neighbors = f"the median of its neighbors is {around[largest]:.3g}; {len(extremes)} rows are extreme"
             fact = f"{series.column} is {series.logged[largest]:.3g} at step {series.at[largest]:,.0f}, {neighbors}"
             evidence.append(Evidence((fact,), float(series.at[extremes[0]]), float(series.at[extremes[-1]])))
     return _joined(evidence)
@@ -423,7 +430,7 @@ def falling_reward(run: Assessment) -> Answer:
         return None
     trend, blocks = run.trend, run.history.blocks(run.reward)
     low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
-    fact = f"{run.reward.column} is {trend.start:.3g} in the first fifth, {trend.best:.3g} at best, {trend.last:.3g} at the end"
+    fact = f"{run.reward.column} is {trend.start:.3g} at first, {trend.best:.3g} at best, {trend.last:.3g} at the end"
     return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
 
@@ -489,7 +496,8 @@ def lost_format(run: Assessment) -> Answer:
     if levels is None:
         return None
     early, late, trend = max(levels[0], median(fifth(parsed.values))), levels[1], trend_of(parsed.values)
-    least = 0.2 if run.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)  # A format reward's maximum may be below 1.
+    # Low values may be a format reward with a maximum below 1, so their limit is relative.
+    least = 0.2 if run.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)
     is_noise = not run.is_live and len(parsed) >= 15 and trend.change >= 0 and not trend.has_lost
     begin = parsed.first_step(parsed.values < (early + late) / 2)
     return evidence_of(parsed, parsed.from_to(), begin=begin) if early - late > least and not is_noise else None
@@ -523,7 +531,8 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
         turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
         if turns or (before - after > least and _surely_falls(good)):
-            fact = f"{series.column} goes from {abs(before):.3g}{f' by {abs(best):.3g}' if turns else ''} to {abs(after):.3g}"
+            middle = f", at best {sign * best:.3g}" if turns else ""
+            fact = f"{series.column} is {sign * before:.3g} at first{middle}, {sign * after:.3g} at the end"
             yield evidence_of(series, fact, begin=float(series.at[top]))
 
 
@@ -548,10 +557,11 @@ def lost_strength(run: Assessment) -> Answer:
     if len(evaluations) > 1:
         games, steps, scores = (np.array([getattr(evaluation, name) for evaluation in evaluations]) for name in ("games", "step", "score"))
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
-        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # Draws make the true deviation smaller, so these tests are conservative.
+        spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # A game's standard deviation without draws.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
         # The scores' linear trend over steps, in standard errors.
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
+        # One-sided p: 0.005 for 2.6 standard errors, 0.02 for 2.
         if scores[0] - scores[-1] > 2.6 * error and (len(evaluations) < 3 or slope < -2):
             first, last = (f"{scores[at]:.3f} of {games[at]:.0f} games at step {steps[at]:,.0f}" for at in (0, -1))
             evidence.append(Evidence((f"score {first}, {last}",), float(steps[0]), float(steps[-1])))
@@ -559,7 +569,7 @@ def lost_strength(run: Assessment) -> Answer:
 
 
 def unbelievable_peak(run: Assessment) -> Answer:
-    # Luck is negligible in 200 games or more.
+    # Luck is small from 200 games on.
     evaluations = [evaluation for evaluation in run.history.evaluations if 1 <= evaluation.games < 200]
     if len(evaluations) < 2:
         return None
@@ -569,7 +579,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
     pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
-    # Probability (Bonferroni's bound) that the best of equally strong checkpoints is this far ahead.
+    # Upper bound (Bonferroni) of the probability that the best of equal checkpoints is this far ahead.
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):
@@ -577,12 +587,12 @@ def unbelievable_peak(run: Assessment) -> Answer:
     low, high = wilson_interval(round(best.score * best.games), round(best.games))
     facts = (
         f"{best.score:.3g} of {best.games:.0f} games at step {best.step:,.0f}: 95 % interval {low:.3f} to {high:.3f}",
-        f"the best of {len(evaluations)} equally strong checkpoints would be this far ahead with probability {chance:.2f}",
+        f"the best of {len(evaluations)} equally strong checkpoints would be this far ahead with probability {chance:.2f} or less",
     )
     return Evidence(facts, best.step, best.step)
 
 
 def no_baseline(run: Assessment) -> Answer:
     first = run.history.evaluations[0].step
-    begun = min((float(series.at[0]) for series in run.history.series.values()), default=0.0)  # The step is above 0 in a resumed run.
+    begun = min((float(series.at[0]) for series in run.history.series.values()), default=0.0)  # Above 0 for a resumed run.
     return Evidence((f"the first games were played at step {first:,.0f}",), first, first) if first > max(0.0, begun) else None

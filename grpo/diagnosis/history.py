@@ -24,9 +24,9 @@ _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
 _DENSE: Final = 0.5  # A column with at least this fraction of finite cells is logged in every row.
-_REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps is logged at an interval.
-_SAME: Final = 0.02  # Largest relative difference of equal values.
-_RESUMES: Final = 20  # Maximum number of resumed runs that appended to a log.
+_REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps is logged at intervals.
+_SAME: Final = 0.02  # Largest relative difference of two values that count as equal.
+_RESUMES: Final = 20  # The steps may fall this often, because a resumed run appends rows.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
 
@@ -47,7 +47,7 @@ class Series:
     column: str
     at: list[float] | Array  # Steps, rising.
     logged: list[float] | Array
-    unit: str = ""
+    unit: str = ""  # "": nats per move or token.
 
     @property
     def steps(self) -> Array:
@@ -70,7 +70,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Number and mean score of one checkpoint's games (win 1, draw 0.5)."""
+    """One checkpoint's games: step, mean score (win 1, draw 0.5) and number."""
 
     step: float
     score: float
@@ -81,15 +81,15 @@ class Evaluation:
 class History:
     when: When = When.END
     dialect: Dialect = dialects.DIALECTS[0]
-    """This trainer's entropy and KL are exact, and each step has a row."""
-    is_of_language_model: bool = False  # Entropies are over tokens or answers, so ln(legal moves) is no bound.
+    """Default: this trainer, whose entropy and KL are exact and whose log has a row per step."""
+    is_of_language_model: bool = False  # Entropies are over tokens or answers, not over moves.
     is_of_windows: bool = False  # A row is the mean of many steps.
     limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
     series: dict[str, Series] = field(default_factory=dict)  # By quantity.
     not_finite: dict[str, list[float]] = field(default_factory=dict)  # Column -> steps with NaN or infinity.
     events: dict[str, list[float]] = field(default_factory=dict)  # Name of this trainer's event -> steps.
     evaluations: tuple[Evaluation, ...] = ()
-    random_weights: str = ""  # Evidence that the run began with random weights, or "".
+    random_weights: str = ""  # Evidence that the run begins with random weights, or "".
     unused: dict[str, None] = field(default_factory=dict)  # Ordered set of columns that no check reads.
     notes: list[str] = field(default_factory=list)  # How the files were read.
     num_rows: int = 0
@@ -160,7 +160,8 @@ class History:
         if others := [other for other in candidates if not np.array_equal(candidates[other], candidates[name])]:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
         finite = np.isfinite(candidates[name])
-        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))  # A row without a step belongs to the step before.
+        # A row without a step belongs to the step before; at the begin, to the first step.
+        rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))
         return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
     def _add_events(self, table: Table, steps: Array) -> None:
@@ -181,7 +182,7 @@ class History:
                 self.unused[name] = None
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
-        """Add a note about duplicate steps. Raises HistoryError if several runs cause them."""
+        """Add a note about steps with several values. Raises HistoryError if several runs cause them."""
         duplicates = [(column, *_duplicates(parts[column])) for column in parts]
         column, steps, reason = max(duplicates, key=lambda item: len(item[1]), default=("", np.empty(0), ""))
         if reason:
@@ -261,7 +262,7 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows by time. Raises HistoryError if a column names several runs."""
+    """Return the training rows, by time if it is logged. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -297,7 +298,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
 
 
 def _of_panel(table: Table) -> Table:
-    """Rename a W&B panel's columns `RUN - COLUMN` to COLUMN, and drop minima and maxima."""
+    """Rename columns `RUN - COLUMN` of a W&B chart to COLUMN, and drop minima and maxima."""
     exported = {name: name.rpartition(" - ") for name in table.numbers if " - " in name and not name.endswith(("__MIN", "__MAX"))}
     if len(runs := {run for run, _, _ in exported.values()}) > 1:
         raise HistoryError(f"{table.path}: holds several runs: {', '.join(sorted(runs)[:5])}; export the panel with one run")
@@ -308,14 +309,14 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Change NaN to MISSING in rows without a training quantity, such as evaluation rows."""
+    """Change NaN of training quantities to MISSING in rows that have none of their numbers, such as evaluation rows."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    # A run may end in NaN, so after the last number only evaluation rows count as missing.
+    # A run may end in NaN, so after its last number only evaluation rows lose NaN.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
@@ -323,7 +324,7 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return rising steps, and the last cell of each step."""
+    """Return rising steps, and the last cell of each step that is not MISSING."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -335,7 +336,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps with several values, and the reason why these are of several runs, or ""."""
+    """Return the steps with different values, and the reason why these are of several runs, or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -352,10 +353,12 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 
 
 def _not_finite(cells: Array) -> Flags:
-    """Return the cells that really were NaN or infinite.
+    """Return for each cell whether a measured value was NaN or infinite.
 
-    Programs also write NaN if nothing was measured. So NaN does not count before the first number, and not between numbers that are logged
-    at intervals. After the last number, NaN counts if it lasts for two of the longest intervals.
+    Programs also write NaN if nothing was measured. So NaN counts only in a column without numbers, and:
+
+    - between numbers, if the column is logged in every row
+    - after the last number, if the column is logged in every row or NaN lasts for two of the longest intervals
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

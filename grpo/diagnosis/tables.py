@@ -20,24 +20,24 @@ import pandas as pd
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
-# `np.isfinite` is False for these marks.
+# The marks. `np.isfinite` is False for each.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
 LARGEST: Final = 1e100
-"""Larger numbers count as infinite, because their squares overflow."""
+"""Numbers of larger size count as infinite, so squares cannot overflow."""
 _CHUNK: Final = 20_000  # Maximum number of JSON rows in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
-"""Keys of nested objects that column names leave out."""
+"""Keys of nested objects that column names leave out: `{"metrics": {"loss": 1}}` is the column `loss`."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")  # verl's console.
 _DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")  # A printed dictionary: Hugging Face's Trainer, slime.
-_WRAPPED_NUMBER: Final = re.compile(r"(?:\w+\.)*\w+\(([^()]*)\)")
-_DECIMAL_COMMA: Final = r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?"
-_THOUSANDS: Final = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"
+_WRAPPED_NUMBER: Final = re.compile(r"(?:\w+\.)*\w+\(([^()]*)\)")  # `np.float64(0.1)`.
+_DECIMAL_COMMA: Final = r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?"  # `0,1`.
+_THOUSANDS: Final = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"  # `1,200.5`.
 
 
 class HistoryError(PlainError, ValueError):
@@ -49,7 +49,7 @@ class Table:
     path: Path
     numbers: dict[str, Array]  # Column -> one cell per row.
     texts: dict[str, list[str]] = field(default_factory=dict)  # Column without any number -> one text per row.
-    events: list[tuple[int, str]] = field(default_factory=list)  # Row index and name of this trainer's events.
+    events: list[tuple[int, str]] = field(default_factory=list)  # Row index and name; only this project's trainer logs events.
 
     @property
     def num_rows(self) -> int:
@@ -70,11 +70,12 @@ def read_table(path: Path) -> Table:
     encoding = next((name for mark, name in _ENCODINGS if raw.startswith(mark)), "utf-8")
     if b"\x00" in raw[:1_000] and encoding != "utf-16":
         raise HistoryError(f"{path}: is a binary file, such as TensorBoard's events or Parquet; export it as CSV or JSON lines")
-    try:  # A text that is not UTF-8 is read as cp1252 (Windows).
-        start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
-        io.TextIOWrapper(io.BytesIO(raw), encoding).read() if encoding != "utf-8" else raw.decode()
-    except UnicodeDecodeError:
-        encoding = "cp1252" if encoding == "utf-8" else encoding
+    start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
+    if encoding == "utf-8":
+        try:
+            raw.decode()
+        except UnicodeDecodeError:
+            encoding = "cp1252"  # Windows.
     lines = io.TextIOWrapper(io.BytesIO(raw), encoding, errors="replace")
     if not start:
         raise HistoryError(f"{path}: is empty")
@@ -118,7 +119,7 @@ def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = Fal
 
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
-    """Return None if no cell is a number or NaN."""
+    """Return numbers and marks (other text is MISSING), or None if all cells are MISSING."""
     texts = cells.astype("str").str.strip().where(cells.notna(), "")
     commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
@@ -157,7 +158,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return the list `log_history` (trainer_state.json), else the only list of objects, else lists as columns."""
+    """Return `log_history` (trainer_state.json), else the only list of objects, else the columns' rows, else the document as one row."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -168,14 +169,14 @@ def _rows_of(document: dict[str, Any]) -> Any:
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield each line's object, except of an incomplete last line."""
-    torn = 0
+    """Yield each line's object. Blank lines and an incomplete last line are skipped."""
+    torn = 0  # Number of a line that is no object.
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:
             if torn:
                 raise HistoryError(f"{path}: line {torn} is no JSON object; give one object per line")
             torn = number if line.strip() else 0
-        elif not row.get("aside"):  # In this trainer's journal, rows with `aside` have times, not metrics.
+        elif not row.get("aside"):  # In this project's journal, rows with `aside` have times, not metrics.
             yield row
 
 
@@ -185,6 +186,7 @@ def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             pairs = (part.rpartition(":") for part in match[2].split(" - "))
             yield {"step": match[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
         elif dictionary := _DICTIONARY.search(line):
+            # Python reads no `nan` and `inf` as literals, so these become text.
             literal = re.sub(r"(?<=[:\s])([+-]?)(nan|inf)(?=[,}\s])", r"'\1\2'", _WRAPPED_NUMBER.sub(r"\1", dictionary[0]))
             try:
                 row = ast.literal_eval(literal)

@@ -14,10 +14,10 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A larger change, in standard errors, is certain, even if it is the largest of three."""
+"""A change of more standard errors is certain, even as the largest of `trend_of`'s three."""
 SURE_FROM_BEST: Final = 4.5
-"""The same for a fall from the highest of ten parts, which is partly high by chance."""
-_FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so their ranks are tested.
+"""The same for a fall from the highest tenth of the run, which is partly high by chance."""
+_FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so ranks are tested.
 _RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation: of fewer than ten rows, of ten or more rows.
 _MOST_ALIKE: Final = 0.97  # Maximum correlation of neighbors.
 _MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean: sqrt(pi / 2).
@@ -25,14 +25,14 @@ _MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three rows if the change from these is larger.
+    start: float  # Median of the first fifth of the rows, or of the first three if the certain change from these is larger.
     end: float  # Median of the last fifth.
-    best: float  # Median of the highest tenth of the run.
+    best: float  # Highest median of a tenth of the run, at least three rows.
     last: float  # Median of the last tenth of the run.
     change: float  # Change from start to end; 0 if it may be noise.
     most: float  # Upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
-    noise: float  # Standard deviation of the rows around the level.
-    has_lost: bool  # Whether the last tenth is certainly below the highest tenth.
+    noise: float  # Standard deviation around straight lines (`noise_of`); around the mean for fewer than 15 rows.
+    has_lost: bool  # Whether `last` is certainly below `best`; False for fewer than 15 rows.
 
 
 def median(values: Any) -> float:
@@ -48,10 +48,10 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the noise of the rows, and the factor by which correlation raises the variance of their mean.
+    """Return the rows' standard deviation, and the factor by which correlation of neighbors raises the variance of a mean.
 
-    The noise is the standard deviation around straight lines, one through each of two to four parts of the rows. The part with the largest
-    deviation is left out, because it may have a sudden change of level. The factor is (1 + r) / (1 - r) for correlation r of neighbors.
+    The deviation is around straight lines through two to four parts of the rows. The part with the largest deviation is left out, because
+    it may have a sudden change of level. The factor is (1 + r) / (1 - r) for correlation r.
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]

@@ -1,8 +1,8 @@
 """Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
-In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings, and the
-lower half is dropped. These games overestimate the winner, because they chose it. A pair score is the mean score of an opening's two games,
-in [0, 1].
+In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings. The half
+with the lower scores in all rounds so far is dropped. These games overestimate the winner, because they chose it. A pair score is the mean
+score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +30,14 @@ class HalvingTrace:
 class Screened(Document):
     """Report of the pipeline step `screen`."""
 
-    candidate_step: int | None  # None if no checkpoint could play.
-    reason: str
+    candidate_step: int | None  # None if no checkpoint has a finite regret on held-out boards.
+    reason: str  # Why there is no candidate, or "".
     heldout_regret_best: dict[int, Estimate]
     """Step -> mean value that the checkpoint's most likely moves lose on held-out boards."""
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]  # Name of a later set of games -> FENs of its openings.
+    openings: dict[str, list[str]]  # Set of games in a later pipeline step, such as `ladder` -> FENs of its openings.
     previous_weights: str | None = None
-    """Weights' hash of the registry's champion if it will be played; the report's folder then has its policy."""
+    """Hash of the weights of the champion (earlier runs' best policy), stored beside this report; None if it plays no games."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
@@ -50,7 +50,7 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
 
 
 def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
-    """Halve the candidates until one is left. Of candidates with equal scores, the first stays.
+    """Halve the candidates (at least one) until one is left. Of candidates with equal scores, the first stays.
 
     `play`: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
     """

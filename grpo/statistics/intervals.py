@@ -15,8 +15,8 @@ Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Standard errors on each side of two intervals: one after half of the sample, one at its end.
 
-With probability 95 %, both contain the truth, so games may stop after either (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison and
-Turnbull, Group Sequential Methods, 2000, table 2.3).
+With probability 95 %, both contain the truth, so games may stop after the first (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
+and Turnbull, Group Sequential Methods, 2000, table 2.3).
 """
 _NORMAL: Final = NormalDist()
 
@@ -38,7 +38,7 @@ class Estimate:
     num_pairs: int = 0  # 0 if the value is no match score.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the value and its interval. Positive Elo, and with `is_change` any positive number, has a plus sign.
+        """Return the value and its interval. Elo, and with `is_change` any number, has a sign.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
@@ -64,7 +64,7 @@ def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Es
 
 
 def regret_interval(mean: float, standard_error: float) -> Estimate:
-    """Return a 95 % interval, cut at 0."""
+    """Return a 95 % interval without its part below 0."""
     interval = normal_interval(mean, standard_error)
     return replace(interval, low=max(0.0, interval.low))
 
@@ -107,7 +107,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple testing, in the order of `p_values`.
 
     Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m p-values by m, the next by m - 1, and so on. A
-    result below the previous result is raised to it.
+    result below the previous result is raised to it. Results above 1 become 1.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0

@@ -28,7 +28,7 @@ class Rating:
     elo: float
     standard_error: float  # The opponents' ratings count as exact.
     weights: tuple[float, ...]
-    """Change of `elo` if an opponent's rating grows by one Elo, for each opponent."""
+    """Change of `elo` per Elo of each opponent's rating."""
 
 
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
@@ -36,7 +36,8 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
     The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. Without a penalty, the likelihood has no maximum if a
     player won every game. Firth's penalty (Biometrika 80, 1993) adds one drawn game per fitted rating, spread over the pairings by
-    leverage. The covariance is a sandwich estimate, with one lost and one won pair added to each pairing.
+    leverage. The covariance is a sandwich estimate (from the observed variance of the pair scores), with one lost and one won
+    pair added to each pairing.
 
     `pair_scores`: (first, second) -> pair scores of the first player. The pairings must connect all players. Player 0 has rating 0.
     """
@@ -48,7 +49,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo."""
+    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo, one per sequence of pair scores."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     weights = tuple(float(share) for share in information / information.sum())
     return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)

@@ -3,12 +3,12 @@
 The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. The best of several
 checkpoints looks better than it is, because noise helped to choose it. So each stage uses new data:
 
-- held-out regret (mean value that most likely moves lose on boards outside training) ranks all checkpoints
+- held-out regret (mean loss of value by the policy's most likely move, on boards outside training) ranks all checkpoints
 - games of sequential halving choose the candidate among those with the lowest regret
 - confirmation games from new openings decide
 
 Candidate and initial policy also play engine opponents with known ratings (rungs of the ladder). The registry keeps the champion of earlier
-runs. A pair score is the mean score of an opening's two games, in [0, 1].
+runs (`previous`). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,17 +36,17 @@ class LadderFinding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderGain:
-    """The candidate's ladder rating minus the initial policy's, in Elo. Games stop halfway if the interval then excludes 0."""
+    """The candidate's ladder rating minus the initial policy's, in Elo. Games stop halfway if the interval of `played` then excludes 0."""
 
     played: Estimate  # By the games' real results.
-    adjudicated: Estimate  # An engine scores draws by repetition, fifty moves or ply cap.
-    num_pairs: int  # Openings against each of the two nearest rungs.
+    adjudicated: Estimate  # An engine scores games that ended by repetition, fifty moves or ply cap.
+    num_pairs: int  # Openings that a policy played against each of the two rungs nearest to it.
     num_planned: int  # Maximum of `num_pairs`.
 
     @property
     def detectable(self) -> float:
         """Smallest true difference in Elo that all planned games would show with probability 80 %."""
-        # The half-width is proportional to 1 / pairs, because `REPEATED_Z` and the standard error shrink with the root of the pairs.
+        # Half-width = z * standard error. Both fall as 1 / sqrt(pairs), because `REPEATED_Z` has a larger z for games that stop halfway.
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
 
@@ -78,7 +78,7 @@ class Decision(Document):
     """Whether the candidate is promoted, and shown to be better than the registry's champion if one was played."""
     sentence: str
     claims: tuple[Claim, ...] = ()  # Against the initial policy, then the registry's champion.
-    beside: tuple[Claim, ...] = ()  # Only reported.
+    beside: tuple[Claim, ...] = ()  # From games that do not decide.
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
 
@@ -113,7 +113,7 @@ def decide(
     - `candidate`: step of the checkpoint.
     - `against_initial`: pair scores against the initial policy.
     - `against_previous`: pair scores against the registry's champion; None if there is none, or if it is the initial policy.
-    - `beside`: name -> at least one pair score of games that are only reported, with sampled moves or adjudicated.
+    - `beside`: name -> pair scores (at least one) of games that do not decide, such as games with sampled moves.
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -167,5 +167,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step with the highest lower bound, because the highest score is mostly luck."""
+    """Return the step whose interval has the highest lower bound. The highest score would be mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

@@ -167,10 +167,10 @@ def test_a_shortage_names_what_rejected_the_games_and_only_the_remedies_for_that
 def test_fewer_boards_than_were_wanted_are_refused_below_the_least_number_and_below_a_step() -> None:
     few, many = in_each_cell(3), in_each_cell(20)
     assert refusal(few, in_each_cell(0), states_per_step=9) == ""
-    assert "states_per_step = 10" in refusal(few, in_each_cell(0), states_per_step=10)
-    assert "train/opening has 2" in refusal(few, in_each_cell(1), states_per_step=1)
+    assert "states_per_step = 10 boards, but there are 9" in refusal(few, in_each_cell(0), states_per_step=10)
+    assert "train/opening has 2 of the 3 needed" in refusal(few, in_each_cell(1), states_per_step=1)
     assert refusal(many, in_each_cell(10), states_per_step=30) == ""
-    assert "heldout/endgame has 9" in refusal(many, in_each_cell(11), states_per_step=1)
+    assert "heldout/endgame has 9 of the 10 needed" in refusal(many, in_each_cell(11), states_per_step=1)
 
 
 def position(number: int, split: Split, phase: Phase, *, key: int | None = None) -> Position:

@@ -351,6 +351,28 @@ def test_each_further_check_finds_its_fault_and_not_what_is_like_it(case: str) -
     assert name in found if name else found == ()
 
 
+EVIDENCE: Mapping[str, tuple[Mapping[str, Column], str]] = {
+    "a negative held-out reward": (
+        {"eval_reward": lambda step: -0.5 - share(step)},
+        "eval_reward is -0.593 at first, at best -0.551, -1.41 at the end",
+    ),
+    "a gradient that comes back": (
+        {"grad_norm": lambda step: 0.0 if 0.1 < share(step) < 0.9 else 1.0},
+        "grad_norm is 0 or almost 0 in 48 of 60 rows",
+    ),
+    "a ratio off 1 in the middle": (
+        {"ratio_mean": lambda step: 1.4 if 0.1 < share(step) < 0.9 else 1.0},
+        "ratio_mean has the median 1.4 and ends at 1; it must be 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", EVIDENCE)
+def test_evidence_says_what_the_column_shows(case: str) -> None:
+    changed, fact = EVIDENCE[case]
+    assert fact in [fact for finding in diagnose(made(**changed)).findings for fact in finding.evidence]
+
+
 def test_games_that_get_worse_are_told() -> None:
     history = made()
     history.evaluations = tuple(Evaluation(step=step, score=0.52 - step * 1.4e-4, games=200) for step in range(0, 1_300, 300))
