@@ -71,14 +71,12 @@ def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatu
 
     Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. No reply counts as a repetition.
     """
-    parts = torch.split(torch.arange(len(rows), device=rows.device), _MOVES_AT_ONCE[rows.device.type])
-    return joined_features([_features(positions_after(encodings_BE, rows[part], ids[part])) for part in parts])
-
-
-def _features(encodings_ME: Tensor) -> MoveFeatures:
-    rows, ids = legal_actions(encodings_ME)
-    counts = torch.zeros_like(encodings_ME[:, 0], dtype=torch.int64).index_add(0, rows, torch.ones_like(rows))
+    after_ME = positions_after(encodings_BE, rows, ids)
+    rows, ids = legal_actions(after_ME)
+    counts = torch.zeros_like(after_ME[:, 0], dtype=torch.int64).index_add(0, rows, torch.ones_like(rows))
     columns = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    action_ids = ids.new_zeros(len(encodings_ME), max(1, int(counts.max()))).index_put((rows, columns), ids)
+    action_ids = ids.new_zeros(len(after_ME), max(1, int(counts.max()))).index_put((rows, columns), ids)
     is_legal = torch.zeros_like(action_ids, dtype=torch.bool).index_put((rows, columns), torch.ones_like(rows, dtype=torch.bool))
-    return move_features(encodings_ME, action_ids, is_legal, torch.zeros_like(is_legal))
+    size = _MOVES_AT_ONCE[rows.device.type]
+    parts = zip(after_ME.split(size), action_ids.split(size), is_legal.split(size), strict=True)  # type: ignore[no-untyped-call]
+    return joined_features([move_features(after, ids, legal, torch.zeros_like(legal)) for after, ids, legal in parts])

@@ -24,7 +24,7 @@ from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
 _MAX_CACHED: Final = 50_000
-_NUM_CACHED: Final = 5  # Cached moves of a board. More than the candidates, because training changes which moves are candidates.
+_NUM_CACHED: Final = 3  # Cached moves of a board. More than the candidates, because training changes which moves are candidates.
 _CACHED_AT_ONCE: Final = 1_024
 _HASHED_BYTES: Final = 1 << 20
 
@@ -77,7 +77,7 @@ class NetworkPolicy:
     def prepared(self, positions: PositionBatch) -> PositionBatch:
         """Return the positions with all that the network needs of them, for positions that are used more than once.
 
-        It takes 1.5 kB per board, and 12 kB more for replies. More than `_MAX_CACHED` boards get no replies.
+        It takes 1.5 kB per board, and 7 kB more for replies. More than `_MAX_CACHED` boards get no replies.
         """
         positions = positions.with_features()
         if not isinstance(self.network, LooksAhead) or not self.network.looks_ahead or len(positions) > _MAX_CACHED:

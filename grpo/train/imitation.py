@@ -30,7 +30,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
 
-    first_with_replies = config.num_steps - config.num_steps // 4 + 1
+    first_with_replies = config.num_steps - config.num_steps // 8 + 1
 
     def rate(step: int) -> float:
         return config.learning_rate * (1 - (step - 1) / config.num_steps)

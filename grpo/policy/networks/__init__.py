@@ -27,7 +27,7 @@ class LooksAhead(Protocol):
     """Whether it looks at replies yet; a buffer, so it is saved with the weights."""
 
     def begin_to_look_ahead(self) -> None:
-        """Imitation calls it before its last quarter."""
+        """Imitation calls it before its last eighth."""
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
         """Return the columns of the `count` moves, [B, count], whose replies it will most likely need; -1 for none."""

@@ -4,7 +4,7 @@ The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES
 opponent's reply gets a threat, a score of how good the reply is for the opponent. It comes from the first columns of the same embedding
 and from layers of its own. The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
 
-Threats cost several times as much as the logits, so imitation trains without threats until its last quarter (`begin_to_look_ahead`).
+Threats cost several times as much as the logits, so imitation trains without threats until its last eighth (`begin_to_look_ahead`).
 
 Legend: B boards, A moves of a board (padded), K candidates of a board, M candidates of all boards, N replies to all candidates.
 """
@@ -19,7 +19,7 @@ from grpo.policy.distribution import PositionBatch
 from grpo.policy.networks import afterstates
 from grpo.settings.tree import PolicyConfig
 
-NUM_CANDIDATES: Final = 3
+NUM_CANDIDATES: Final = 2
 WIDTH: Final = 64
 """Columns of the embedding that threats use."""
 

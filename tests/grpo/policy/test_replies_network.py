@@ -37,6 +37,7 @@ class WrittenLogits(torch.nn.Module):
 def test_a_candidate_loses_its_largest_threat_over_the_mean_of_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/r7/2KR4 w - - 0 1")
     positions = PositionBatch.from_boards([board])
+    monkeypatch.setattr(replies, "NUM_CANDIDATES", 3)
     network = replies.Network(CONFIG)
     columns = {move: [*positions.action_ids[0].tolist()].index(action_id(move, board.turn)) for move in board.legal_moves}
     mate, king, rook = (columns[chess.Move.from_uci(uci)] for uci in ("d1d8", "c1b1", "d1e1"))
@@ -110,13 +111,13 @@ def test_the_gradient_is_that_of_the_logits() -> None:
         torch.testing.assert_close((above - below) / 2e-6, (parameter.grad * direction).sum(), rtol=1e-5, atol=1e-6)
 
 
-def test_imitation_looks_at_replies_in_its_last_quarter() -> None:
+def test_imitation_looks_at_replies_in_its_last_eighth() -> None:
     policy = new_policy(CONFIG, seed=0, device=CPU)
-    config = PretrainConfig(batch_size=8, learning_rate=1e-3, steps_per_validation=1, num_steps=8)
+    config = PretrainConfig(batch_size=8, learning_rate=1e-3, steps_per_validation=1, num_steps=16)
     arrays = fake_arrays(some_boards(24, seed=1))
     moved = []
     for _ in imitate(policy, arrays, fake_arrays(some_boards(16, seed=2)), config, seed=0):
         moved.append(bool(policy.network.threats.score.weight.any()))
         looks = bool(policy.network.looks_ahead)
-        assert looks == (len(moved) > 6)
-    assert moved == [False] * 6 + [True] * 2
+        assert looks == (len(moved) > 14)
+    assert moved == [False] * 14 + [True] * 2
