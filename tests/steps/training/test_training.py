@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
-from doubles import CPU
+from doubles import CPU, lively_policy
 from made_work import Listener, work_in
 from tiny_training import KINDS, finetune, prepare, progress_of, settings
 
@@ -87,12 +87,14 @@ def test_own_games_leave_out_all_heldout_boards_and_give_their_share_from_the_ru
     table = read_boards(prepared / "boards")
     train, heldout = (board_arrays(table, split=split) for split in (Split.TRAIN, Split.HELDOUT))
     given = settings(states_per_step=10, self_play_fraction=0.3).model_copy(update={"seed": 5})
-    dataset, own = steps.finetune._states(work_in(tmp_path / "output", given), train, heldout, lambda _: [], first=7)
+    dataset, own = steps.finetune._states(work_in(tmp_path / "output", given), train, heldout, lambda _: [], lively_policy(), first=7)
     assert own is not None
     assert own.exclude == {row["key"] for row in table.to_pylist() if row["split"] == Split.HELDOUT}
     assert (own.size, own.first_step, own.seed) == (3, 7, 5)
     expected = DatasetStates(train, states_per_step=7, seed=5)
-    assert torch.equal(dataset.states(0).positions.encodings, expected.states(0).positions.encodings)
+    found = dataset.states(0).positions
+    assert torch.equal(found.encodings, expected.states(0).positions.encodings)
+    assert found.cached_replies is not None, "the reference's likeliest moves have their replies at hand"
 
 
 def test_of_many_checkpoints_the_best_and_the_newest_are_kept(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
