@@ -88,8 +88,8 @@ class PolicyConfig(Section):
     """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
     (`docs/language.md`); it changes some defaults."""
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "replies"
-    """File in `grpo/policy/networks` with the class `Network` (docs/library.md). `replies` also looks at the replies to its two likeliest moves.
-    `afterstates` does not, and plays in less than half the time."""
+    """File in `grpo/policy/networks` with the class `Network` (docs/library.md). `replies` also looks at the replies to its two likeliest
+    moves. `afterstates` does not, and plays in less than half the time."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
     """Width of the embeddings; their sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024)] = 32
