@@ -89,9 +89,10 @@ class NetworkPolicy:
             cached.append(replace(piece, cached_replies=cache_replies(piece.encodings, piece.action_ids, columns)))
         return joined(cached)
 
-    def begin_to_look_ahead(self) -> None:
+    def look_ahead(self, wanted: bool) -> None:
+        """Turn a network's look at replies on or off. A new network has learned no threat, so its logits stay equal."""
         if isinstance(self.network, LooksAhead):
-            self.network.begin_to_look_ahead()
+            self.network.looks_ahead = wanted
 
     def copied(self) -> Self:
         return type(self)(copy.deepcopy(self.network), self.config, self.device)

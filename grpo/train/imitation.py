@@ -29,15 +29,15 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
-
     first_with_replies = config.num_steps - config.num_steps // 8 + 1
+    policy.look_ahead(False)
 
     def rate(step: int) -> float:
         return config.learning_rate * (1 - (step - 1) / config.num_steps)
 
     def loss(step: int) -> Tensor:
         if step == first_with_replies:
-            policy.begin_to_look_ahead()
+            policy.look_ahead(True)
         rows = next(batches)
         # A mirrored move keeps its column, so `played` stays right.
         is_image = torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5
@@ -50,6 +50,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
     optimizer = torch.optim.AdamW(policy.network.parameters(), lr=config.learning_rate, weight_decay=WEIGHT_DECAY)
     for step, train_loss, metrics in fit(policy.network, optimizer, config, rate=rate, loss=loss, validate=validate):
         yield Record(step, {"imitation/train_loss": train_loss, "imitation/learning_rate": rate(step), **metrics})
+    policy.look_ahead(True)
 
 
 @torch.no_grad()

@@ -189,7 +189,6 @@ def saved_policy(folder: Path, seed: int) -> Path:
 def lively_policy(seed: int = 1) -> NetworkPolicy:
     """Return a policy whose every layer counts, unlike a fresh one's, with an entropy of about 1.7."""
     policy = new_policy(TINY, seed=seed, device=CPU)
-    policy.begin_to_look_ahead()
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.network.parameters():

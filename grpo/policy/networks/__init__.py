@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 class LooksAhead(Protocol):
     """A network that also looks at the opponent's replies."""
 
-    looks_ahead: Tensor
-    """Whether it looks at replies yet; a buffer, so it is saved with the weights."""
-
-    def begin_to_look_ahead(self) -> None:
-        """Imitation calls it before its last eighth."""
+    looks_ahead: bool
+    """False in the first steps of imitation, to save time; not saved."""
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
         """Return the columns of the `count` moves, [B, count], whose replies it will most likely need; -1 for none."""

@@ -4,7 +4,8 @@ The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES
 opponent's reply gets a threat, a score of how good the reply is for the opponent. It comes from the first columns of the same embedding
 and from layers of its own. The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
 
-Threats cost several times as much as the logits, so imitation trains without threats until its last eighth (`begin_to_look_ahead`).
+Threats cost several times as much as the logits, so imitation trains without threats until its last eighth. A new network's threats are 0,
+so that changes no logit.
 
 Legend: B boards, A moves of a board (padded), K candidates of a board, M candidates of all boards, N replies to all candidates.
 """
@@ -25,18 +26,13 @@ WIDTH: Final = 64
 
 
 class Network(nn.Module):
-    looks_ahead: Tensor
-
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         self.moves = afterstates.Network(config)
         self.threats = afterstates.Scorer(min(WIDTH, config.width), config.hidden_width)
         for weights in (self.threats.score.weight, self.threats.score.bias, self.threats.short_cut.weight):
             nn.init.zeros_(weights)
-        self.register_buffer("looks_ahead", torch.tensor(False))
-
-    def begin_to_look_ahead(self) -> None:
-        self.looks_ahead.fill_(True)
+        self.looks_ahead = True
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
         """Return the columns of the moves of largest logit, [B, count], -1 if a board has fewer moves; of equal moves the first."""

@@ -18,7 +18,6 @@ CONFIG = PolicyConfig(network="replies", width=16, hidden_width=8)
 
 def policy_that_looks(*, scale: float = 1.0) -> NetworkPolicy:
     policy = new_policy(CONFIG, seed=1, device=CPU)
-    policy.begin_to_look_ahead()
     generator = torch.Generator().manual_seed(0)
     for weights in (policy.network.threats.score.weight, policy.network.threats.short_cut.weight):
         torch.nn.init.normal_(weights, std=scale, generator=generator)
@@ -59,9 +58,10 @@ def test_a_candidate_loses_its_largest_threat_over_the_mean_of_the_candidates(mo
         board.pop()
     largest = torch.tensor([float(number - 1) for number in after])
     monkeypatch.setattr(network, "_threats", threats)
-    assert torch.equal(network(positions), logits), "it does not look yet"
+    network.looks_ahead = False
+    assert torch.equal(network(positions), logits)
     assert not asked
-    network.begin_to_look_ahead()
+    network.looks_ahead = True
     found = network(positions)
     assert asked == [sum(after), 2], "the mate has no reply; only the largest threats get a gradient"
     mean = largest.mean().item()
@@ -73,9 +73,10 @@ def test_a_candidate_loses_its_largest_threat_over_the_mean_of_the_candidates(mo
 def test_untrained_threats_and_a_cache_change_no_logit() -> None:
     positions = PositionBatch.from_boards(some_boards(30))
     policy = new_policy(CONFIG, seed=1, device=CPU)
+    policy.look_ahead(False)
     before = policy.distribution(positions, temperature=1.0).log_probs
     assert policy.prepared(positions).cached_replies is None
-    policy.begin_to_look_ahead()
+    policy.look_ahead(True)
     assert torch.equal(policy.distribution(positions, temperature=1.0).log_probs, before)
     looking = policy_that_looks()
     after = looking.distribution(positions, temperature=1.0).log_probs
@@ -118,6 +119,6 @@ def test_imitation_looks_at_replies_in_its_last_eighth() -> None:
     moved = []
     for _ in imitate(policy, arrays, fake_arrays(some_boards(16, seed=2)), config, seed=0):
         moved.append(bool(policy.network.threats.score.weight.any()))
-        looks = bool(policy.network.looks_ahead)
-        assert looks == (len(moved) > 14)
+        assert policy.network.looks_ahead == (len(moved) > 14)
     assert moved == [False] * 14 + [True] * 2
+    assert policy.network.looks_ahead, "also if the best weights are of an earlier step"
