@@ -94,7 +94,7 @@ def main() -> None:
         distance = (gradients.cpu() - gradient).norm() / gradient.norm()
         print(f"{name} minus the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} (relative norm)")
 
-    dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0)
+    dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0, prepared=policy.prepared)
     print(f"GRPO, {options.steps} steps: {grpo_speed(settings, policy, dataset, options.steps):,.0f} states/s")
 
 

@@ -120,7 +120,7 @@ def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tupl
     """Return the trainer's transitions per second, and each part's fraction of a step's time."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
-    states = DatasetStates(arrays, states_per_step=states_per_step, seed=0)
+    states = DatasetStates(arrays, states_per_step=states_per_step, seed=0, prepared=reference.prepared)
     trainer = Trainer(NetworkProblem(reference, states, config, seed=0), policy, config, seed=0)
     trainer.step()
     spent = dict.fromkeys(("states", "rollout", "update", "other"), 0.0)

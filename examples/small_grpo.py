@@ -78,7 +78,8 @@ def train_by_imitation(policy: NetworkPolicy, boards: pa.Table, games: pa.Table,
 def train_by_grpo(start: NetworkPolicy, boards: pa.Table, settings: Settings) -> NetworkPolicy:
     """Return the policy after GRPO. `start` is the frozen reference of the KL."""
     config = settings.grpo
-    states = DatasetStates(board_arrays(boards, split=Split.TRAIN), states_per_step=config.states_per_step, seed=settings.seed)
+    arrays = board_arrays(boards, split=Split.TRAIN)
+    states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=settings.seed, prepared=start.prepared)
     problem = NetworkProblem(start, states, config, seed=settings.seed)
     trainer = Trainer(problem, start.copied(), config, seed=settings.seed)
     for _ in range(config.num_steps):

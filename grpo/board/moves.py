@@ -111,7 +111,7 @@ def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
             front = front & empty
     planes += [shifts(us[kind], steps, sign) & free for kind, steps in ((_KNIGHT, KNIGHT), (_KING, LINES)) for sign in (1, -1)]
     files = encodings_NE[:, EN_PASSANT].long()
-    passed = torch.where(files > 0, BIT.to(files.device)[(39 + files).clamp(max=63)], 0)
+    passed = torch.where(files > 0, BIT.to(files.device)[39 + files], 0)
     single = shift(us[_PAWN], UP) & empty
     double = shift(single & _RANK_3, UP) & empty
     captures = [shift(us[_PAWN], side) & (theirs | passed) for side in (9, 7)]
