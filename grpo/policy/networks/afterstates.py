@@ -52,5 +52,9 @@ class Network(nn.Module):
 
     def forward(self, positions: PositionBatch) -> Tensor:
         """Return logits, [B, A], 0 on padding, in the parameters' precision."""
-        scores_N: Tensor = self.scorer(positions.move_features().sums(self.embedding))
-        return scores_N.new_zeros(positions.is_legal.shape).masked_scatter(positions.is_legal, scores_N)
+        return padded(self.scorer(positions.move_features().sums(self.embedding)), positions.is_legal)
+
+
+def padded(scores_N: Tensor, is_legal_BA: Tensor) -> Tensor:
+    """Return the scores of all legal moves as [B, A], 0 on padding."""
+    return scores_N.new_zeros(is_legal_BA.shape).masked_scatter(is_legal_BA, scores_N)

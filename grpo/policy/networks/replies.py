@@ -14,6 +14,8 @@ from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
 
 from grpo.board.features import MoveFeatures
 from grpo.policy.distribution import PositionBatch
@@ -36,15 +38,15 @@ class Network(nn.Module):
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
         """Return the columns of the moves of largest logit, [B, count], -1 if a board has fewer moves; of equal moves the first."""
-        with torch.no_grad():
-            return _likeliest(self.moves(positions), positions.is_legal, count)
+        return self._likeliest(positions.move_features().sums(self.moves.embedding), positions.is_legal, count)
 
     def forward(self, positions: PositionBatch) -> Tensor:
         """Return logits, [B, A], 0 on padding."""
-        logits: Tensor = self.moves(positions)
+        sums = positions.move_features().sums(self.moves.embedding)
+        logits = afterstates.padded(self.moves.scorer(sums), positions.is_legal)
         if not self.looks_ahead:
             return logits
-        columns_BK = _likeliest(logits.detach(), positions.is_legal, NUM_CANDIDATES)
+        columns_BK = self._likeliest(sums, positions.is_legal, NUM_CANDIDATES)
         rows, slots = (columns_BK >= 0).nonzero(as_tuple=True)
         replies = positions.replies(rows, columns_BK[rows, slots])
         answered = (replies.counts > 0).any(1).nonzero()[:, 0]  # The other candidates end the game.
@@ -53,22 +55,34 @@ class Network(nn.Module):
         if len(answered) < len(rows):
             replies = replies.select_rows(answered, replies.counts.shape[1])
         with torch.no_grad():
-            is_reply = replies.counts > 0
-            threats = self._threats(replies)
-            best = threats.new_full(is_reply.shape, -torch.inf).masked_scatter(is_reply, threats).argmax(1)
+            best = _padded_by(replies, self._threats(replies)).argmax(1)
         # Only the largest threat has a gradient, so the others are computed without.
         slot = rows[answered], slots[answered]
         largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies.select_moves(best)).to(logits.dtype))
-        has_BK = torch.zeros_like(columns_BK, dtype=logits.dtype).index_put(slot, logits.new_ones(len(answered)))
+        has_BK = torch.zeros_like(largest_BK).index_put(slot, logits.new_ones(len(answered)))
         mean_B1 = largest_BK.sum(1, keepdim=True) / has_BK.sum(1, keepdim=True).clamp(min=1)
         return logits.scatter_add(1, columns_BK.clamp(min=0), (mean_B1 - largest_BK) * has_BK)
+
+    @torch.no_grad()
+    def _likeliest(self, sums_NW: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
+        """Choose the moves in float64.
+
+        In float32, rounding differs with the batch's shape. Of two nearly equal moves, sampling could look at one and the loss at the other.
+        """
+        weights = {name: parameter.double() for name, parameter in self.moves.scorer.named_parameters()}
+        with torch.autocast(sums_NW.device.type, enabled=False):
+            scores_N: Tensor = functional_call(self.moves.scorer, weights, sums_NW.double())
+        logits_BA = afterstates.padded(scores_N, is_legal_BA).masked_fill(~is_legal_BA, -torch.inf)
+        columns = logits_BA.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        is_move = torch.arange(columns.shape[1], device=columns.device) < is_legal_BA.sum(1, keepdim=True)
+        return functional.pad(torch.where(is_move, columns, -1), (0, count - columns.shape[1]), value=-1)
 
     def _threats(self, replies: MoveFeatures) -> Tensor:
         scores: Tensor = self.threats(replies.sums(self.moves.embedding[:, : len(self.threats.bias)]))
         return scores
 
 
-def _likeliest(logits_BA: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
-    columns = logits_BA.masked_fill(~is_legal_BA, -torch.inf).sort(dim=1, descending=True, stable=True).indices[:, :count]
-    is_move = torch.arange(columns.shape[1], device=columns.device) < is_legal_BA.sum(1, keepdim=True)
-    return torch.nn.functional.pad(torch.where(is_move, columns, -1), (0, count - columns.shape[1]), value=-1)
+def _padded_by(replies: MoveFeatures, threats_N: Tensor) -> Tensor:
+    """Return the threats as [M, replies], -infinity on padding."""
+    is_reply = replies.counts > 0
+    return threats_N.new_full(is_reply.shape, -torch.inf).masked_scatter(is_reply, threats_N)

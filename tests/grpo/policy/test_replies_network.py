@@ -1,5 +1,7 @@
 """The network that looks at replies: worked by hand, and equal to `afterstates` until it looks."""
 
+import copy
+
 import chess
 import pytest
 import torch
@@ -9,6 +11,7 @@ from grpo.board.actions import action_id
 from grpo.board.features import MoveFeatures
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.networks import replies
+from grpo.policy.networks.afterstates import padded
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import PolicyConfig, PretrainConfig
 from grpo.train.imitation import imitate
@@ -24,13 +27,9 @@ def policy_that_looks(*, scale: float = 1.0) -> NetworkPolicy:
     return policy
 
 
-class WrittenLogits(torch.nn.Module):
-    def __init__(self, logits: torch.Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, _: PositionBatch) -> torch.Tensor:
-        return self.logits
+class GivenScores(torch.nn.Module):
+    def forward(self, sums: torch.Tensor) -> torch.Tensor:
+        return sums[:, 0]
 
 
 def test_a_candidate_loses_its_largest_threat_over_the_mean_of_the_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +41,9 @@ def test_a_candidate_loses_its_largest_threat_over_the_mean_of_the_candidates(mo
     mate, king, rook = (columns[chess.Move.from_uci(uci)] for uci in ("d1d8", "c1b1", "d1e1"))
     logits = torch.zeros(positions.is_legal.shape)
     logits[0, [mate, king, rook]] = torch.tensor([3.0, 2.0, 1.0])
-    network.moves = WrittenLogits(logits)
+    # The sums are given as logits.
+    monkeypatch.setattr(MoveFeatures, "sums", lambda *_: logits[positions.is_legal][:, None])
+    network.moves.scorer = GivenScores()
     asked: list[int] = []
 
     def threats(features: MoveFeatures) -> torch.Tensor:
@@ -122,3 +123,17 @@ def test_imitation_looks_at_replies_in_its_last_eighth() -> None:
         assert policy.network.looks_ahead == (len(moved) > 14)
     assert moved == [False] * 14 + [True] * 2
     assert policy.network.looks_ahead, "also if the best weights are of an earlier step"
+
+
+def test_candidates_are_chosen_in_float64() -> None:
+    policy, positions = policy_that_looks(), PositionBatch.from_boards(some_boards(30))
+    chosen = policy.network.candidates(positions, 2)
+    precise = copy.deepcopy(policy.network).double()
+    sums = positions.move_features().sums(policy.network.moves.embedding).double()
+    logits = padded(precise.moves.scorer(sums), positions.is_legal).masked_fill(~positions.is_legal, -torch.inf)
+    assert torch.equal(chosen, logits.topk(2).indices)
+    nearly = torch.tensor([[1.0], [1.0 + 1e-12], [0.5]], dtype=torch.float64)
+    network = replies.Network(CONFIG)
+    network.moves.scorer = GivenScores()
+    assert network._likeliest(nearly, torch.ones(1, 3, dtype=torch.bool), 1).tolist() == [[1]]
+    assert network._likeliest(nearly[[0, 2]], torch.ones(1, 2, dtype=torch.bool), 3).tolist() == [[0, 1, -1]]
