@@ -49,8 +49,9 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
+    """Yield each game of a PGN stream, or its Rejection.
 
+    `is_mine` gets a game's number (from 0). Games for which `is_mine` is False are counted, but not yielded.
     `filters` (`min_rating`, `time_controls`) reject games by their tags.
     """
     number = 0
@@ -60,7 +61,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
             number += 1
             continue
-        games = io.StringIO(text)  # python-chess reads two games if two blank lines separate tags from moves.
+        games = io.StringIO(text)  # May be two games: python-chess splits a game with two blank lines before its moves.
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -76,9 +77,10 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield each game's text, or None for a game above `MAX_LINE` bytes.
+    """Yield each game's text, or None for a game of more than `MAX_LINE` characters.
 
-    A game ends at a blank line after its moves (as in python-chess), or before a tag if the line above is no tag.
+    A game ends at a blank line after its moves (as in python-chess), or before a tag that does not follow a tag. Blank lines and lines that
+    begin with `%` or `;` may stand between two tags.
     """
     lines: list[str] = []
     size, is_after_tag = 0, False
@@ -101,8 +103,8 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """Yield each line, and whether the line begins inside a comment (in braces).
 
-    An unclosed comment would swallow the games after it. So a comment with a tag ends before its first tag if `{`, the end of the file or
-    more than `MAX_LINE` bytes come before `}`.
+    A comment is unclosed if another `{`, the end of the file or more than `MAX_LINE` characters come before its `}`. An unclosed comment
+    would swallow the games after it, so it ends before the first tag in it, if any.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -134,7 +136,7 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines, split so that an Event tag begins a line, and tags before moves have a line each."""
+    """Yield lines, split before each Event tag. Tags at a line's beginning get a line each, if moves or nothing follow."""
     for _, data in lines_of(stream):
         # Latin-1 gives one character per byte, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
@@ -252,7 +254,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return a TimeControl tag's class, or None, such as for `*60`. `-` and a day or more are correspondence."""
+    """Return a TimeControl tag's class; None for unknown forms, such as `*60` (a sandclock). A day or more is correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)

@@ -1,6 +1,6 @@
 """The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`.
 
-A check looks for one fault in a run's history, by its function in `finds.py`.
+A check looks for one fault in a run's history, by the function in `finds.py` with the check's name.
 """
 
 import tomllib
