@@ -1,4 +1,4 @@
-"""Charts of a language model's cards (HTML pages of steps), and some prompts with answers and rewards."""
+"""Charts for the cards (HTML pages) of the steps that train a language model, and prompts with answers and rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

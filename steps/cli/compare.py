@@ -1,7 +1,7 @@
 """Command `chess-grpo compare`.
 
-A yardstick is what a result depends on besides the policy: opponent and rules, ladder, or held-out boards. Only results with equal
-yardsticks are compared.
+A yardstick is what a result depends on besides the policy: a match's opponent and rules, the ladder (a set of rated opponents), or the
+held-out boards. Only results with equal yardsticks are compared.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def command(first: str, second: str) -> int:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
         print("\n".join(comparison(results[0], results[1])))
-        print(f"Games between the champions decide: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
+        print(f"Only games show which champion is stronger: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
     return 0
 
 
