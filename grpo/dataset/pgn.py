@@ -58,7 +58,7 @@ def read_games(
     for text in _texts(stream):
         if text is None:
             if is_mine(number):
-                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
+                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} characters")
             number += 1
             continue
         games = io.StringIO(text)  # May be two games: python-chess splits a game with two blank lines before its moves.
@@ -201,7 +201,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         if self._rejection:
             return self._rejection
         if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
-            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]}: no piece of English notation")
+            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]} is not English notation")
         if not self._moves:
             return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))
         tags = self._headers

@@ -105,7 +105,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
         alt.Chart(_data(bold)).mark_line(strokeWidth=2, point=False if long else {"size": 18}).encode(**encoding),
         alt.Chart(alt.Data(values=[{"x": x} for x in marks[:_NUM_MARKS]])).mark_rule(color=ALARM, opacity=0.45).encode(x="x:Q"),
     )
-    key = [f"bold: EMA, half-life {half_life} steps; faint: each step"] if long else []
+    key = [f"bold: EMA, half-life {half_life} points; faint: each point"] if long else []
     return _spec(chart.properties(height=190), title, "; ".join([*key, *(["vertical: events"] if marks else [])]))
 
 

@@ -46,8 +46,8 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
         Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted(decision.heldout_regret_best.items())
     ]
-    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides."
-    regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
+    note = f"Ring: step {peak:,}, the peak, to resume from. The verdict rests on the confirmation."
+    regret_note = "Regret of the most likely moves; lower is better. Regret selects the checkpoints that play; games choose among them."
     return [
         *interval_parts("Checkpoints: Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note),
         *interval_parts("Checkpoints: held-out regret", Unit.REGRET, regrets, note=regret_note),

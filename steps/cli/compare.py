@@ -57,8 +57,8 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
             not_compared.setdefault(f"only in {'A' if b is None else 'B'}", []).append(name)
         elif a.output == b.output:
             reused.append(name)
-        elif reason := " and another ".join(_differing(a, b)):
-            not_compared.setdefault(f"another {reason}", []).append(name)
+        elif reason := " and ".join(_differing(a, b)):
+            not_compared.setdefault(f"another or unknown {reason}", []).append(name)
         else:
             rows.append(_row(a, b))
     yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
