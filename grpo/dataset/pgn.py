@@ -238,7 +238,6 @@ def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[che
 
 
 def rating(text: str) -> int | None:
-    """Return the rating, or None if the text is no number in [1, 4000]."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 

@@ -188,7 +188,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
@@ -200,7 +199,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
-        """Return an idle process or a new one."""
         for process in [process for process in self._processes if process not in self._running]:
             if process.is_alive():
                 return process

@@ -30,7 +30,7 @@ class NotableDecision(Document):
     fen: str  # Move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move. Of equally good moves: the chosen move or, if it is none of them, the first.
+    best: ValuedMove  # Engine's best move: the chosen move if no move is better, else the first of the best.
     regret: float
     margin: float
     before: ValuedMove | None  # Earlier policy's move.
@@ -52,8 +52,8 @@ class Decisions(Document):
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
     """Return, for each list, at most `count` decisions: those with the largest measure (`worsened`: largest drop) above 0.
 
-    Of ties, the earlier board comes first. `boards.values` must come from the searches of depth `evaluation.heldout_depth`, because the
-    reward's search does not measure held-out regret (not checked).
+    Of ties, the earlier board comes first. `boards.values` must be of depth `evaluation.heldout_depth`, which defines held-out regret (not
+    checked).
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

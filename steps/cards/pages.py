@@ -34,7 +34,6 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return charts of Elo and of held-out regret."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
     # A ring marks the peak: its confirmation if the peak is the candidate, otherwise its screening.

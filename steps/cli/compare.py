@@ -73,7 +73,6 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
-    """Return name, A's value, B's value, A - B, and the better side (empty if the interval of A - B includes 0)."""
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]  # Without intervals.
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
@@ -81,6 +80,5 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return the names of the yardsticks' parts that are unknown or differ."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

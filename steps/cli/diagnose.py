@@ -87,6 +87,6 @@ def _history_of(run: Run, store: Store) -> Path | None:
 
 
 def _history_file(folder: Path) -> Path | None:
-    """Return the folder's history. An unfinished step has only a journal, with the same records."""
+    """An unfinished step has only a journal, with the same records."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

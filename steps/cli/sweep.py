@@ -67,7 +67,6 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield each combination of settings with its table."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
         chosen = [row for row in rows if row.planned.combination == combination]

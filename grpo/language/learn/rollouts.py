@@ -160,7 +160,6 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of the answers with the most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 
