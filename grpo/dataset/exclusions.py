@@ -13,7 +13,7 @@ from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
 # Entries rejected for these reasons hold no position that the dataset could contain.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
-_MAX_NAMED: Final = 20
+_MAX_NAMED: Final = 20  # Entries that the error lists.
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:

@@ -21,10 +21,10 @@ MAX_RATING: Final = 4_000
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
-_BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
+_BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a comment or nothing.
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
-_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
+_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
 # python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {

@@ -17,6 +17,8 @@ from grpo.diagnosis.history import History, When
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisCheck:
+    """`checks.toml` explains `when`, `needs` and `leads_to`."""
+
     name: str
     when: When
     needs: tuple[tuple[str, ...], ...]  # Groups of quantities. The history must have one quantity of each group.

@@ -25,7 +25,7 @@ PLAYING_HASH_MIB: Final = 1
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failed queries, the engine counts as broken.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failures, the engine counts as broken.
 _MAX_FAILED_FRACTION: Final = 0.01
 """The engine also counts as broken if so many queries failed: failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
@@ -96,7 +96,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Kept because deleting running processes makes Python warn. The parent ends them.
+        self._of_parent: list[EngineProcess] = []  # Kept because Python warns if a running process's object is deleted.
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -93,6 +93,7 @@ class EnginePlayer:
                 if self._says is None:
                     raise answer
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
+                # The last attempt's error stands for all attempts.
                 moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
                 continue
             move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).

@@ -87,7 +87,6 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    """Return a hash of all steps' code for these policies (kind, network)."""
     steps = [step_of(name) for name in STEPS[1:-1]]  # `start` and `end` have no output.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
