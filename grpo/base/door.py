@@ -23,7 +23,7 @@ class ForeignError(PlainError, ValueError):
 
 def _relative(name: str) -> str:
     if not name.isprintable() or "\\" in name or len(name) > _LONGEST_NAME or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"not a relative path of at most {_LONGEST_NAME:,} printable characters without backslash, `.` and `..`")
+        raise ValueError(f"not a path of at most {_LONGEST_NAME:,} printable characters, without backslash and empty, `.` or `..` parts")
     return name
 
 

@@ -71,7 +71,7 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
         return name, read_tables([path]), None
     run = find_run(name, store, has=lambda run: _history_of(run, store) is not None)
     if (path := _history_of(run, store)) is None:
-        raise NotFoundError(f"run {run.name} has no GRPO history here: `finetune` has completed no GRPO step, or runs on another machine")
+        raise NotFoundError(f"run {run.name} has no GRPO history here: `finetune` has completed no GRPO step, or only on another machine")
     try:
         settings = Settings.model_validate(run.facts["settings"])
     except (KeyError, ValueError):  # Settings of another version of the code.
