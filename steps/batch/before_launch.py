@@ -38,4 +38,5 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
         yield table(warnings)
     not_sent = [name for name in BY_NAME_ONLY if name in environment]
     if not_sent and not environment.get(SECRETS):
-        yield f"note: {', '.join(not_sent)} of this machine are not sent to Batch; list AWS secrets with them in {SECRETS} (docs/aws.md)"
+        names = ", ".join(not_sent)
+        yield f"note: {names} of this machine are not sent to Batch; store them as AWS secrets, whose names {SECRETS} lists (docs/aws.md)"
