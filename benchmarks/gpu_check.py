@@ -30,7 +30,6 @@ _CPU = torch.device("cpu")
 
 
 def seconds(action: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Return the median seconds of `repeats` actions, after a warm-up."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -42,7 +41,6 @@ def seconds(action: Callable[[], object], device: torch.device, repeats: int) ->
 
 
 def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the loss of imitating one move per position, and all gradients as one vector."""
     policy.network.zero_grad()
     loss = -policy.distribution(positions, temperature=1.0).log_prob(columns.to(policy.device)).mean()
     loss.backward()
@@ -55,7 +53,6 @@ def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> flo
 
 
 def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
-    """Return states per second of GRPO steps, after a warm-up step."""
     reference = new_policy(settings.policy, seed=0, device=policy.device)
     trainer = Trainer(NetworkProblem(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
     return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)

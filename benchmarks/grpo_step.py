@@ -5,8 +5,8 @@ A transition is a sampled move with its advantage. A value table has the engine'
 The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
 python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
 
-The plain loop's depths are 4, as in the field notes (tests/field_notes, records of five failed runs), and our tables' depth minus 1, which
-is as strong because the move itself is the first ply. Our default depth is 5, so both depths are 4.
+The plain loop searches to depth 4, as in the field notes (records of failed runs, tests/field_notes), and to our tables' depth minus 1,
+because the move itself is the first ply. By default, both are 4.
 """
 
 import os
@@ -46,7 +46,6 @@ _CPU: Final = torch.device("cpu")
 
 
 def random_boards(count: int) -> list[chess.Board]:
-    """Return distinct positions of random games, each with at least two legal moves."""
     rng = np.random.default_rng(0)
     boards: dict[str, chess.Board] = {}
     while len(boards) < count:
@@ -62,7 +61,6 @@ def random_boards(count: int) -> list[chess.Board]:
 
 
 def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
-    """Return the boards with their value tables, and tables per second."""
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
     with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
@@ -84,7 +82,6 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
-    """Return transitions per second of one update that averages the gradients of all `boards`."""
     optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()
@@ -102,7 +99,6 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
 
 
 def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.Board, chess.Move], float]:
-    """Return a reward function that searches to this depth after the move."""
 
     def reward(board: chess.Board, move: chess.Move) -> float:
         after = board.copy(stack=False)
@@ -117,7 +113,6 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
 
 
 def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
-    """Return the trainer's transitions per second, and each part's fraction of a step's time."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
     states = DatasetStates(arrays, states_per_step=states_per_step, seed=0, prepared=reference.prepared)

@@ -116,7 +116,6 @@ def _values(row: Row, legal: list[str] | None) -> list[float] | None:
 
 
 def _score_faults(row: Row, num_moves: int) -> int:
-    """Count moves that do not have exactly one of centipawns and mate distance."""
     pairs = list(zip(row["centipawns"] or (), row["mate_in"] or (), strict=False))
     return abs(num_moves - len(pairs)) + sum((centipawns is None) == (mate_in is None) for centipawns, mate_in in pairs)
 

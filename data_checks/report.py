@@ -38,7 +38,7 @@ class Histogram(Document):
 
 
 class Distributions(Document):
-    """Distributions of the boards. The histograms' classes are phases, except in `ratings`."""
+    """The histograms' classes are phases, except in `ratings`."""
 
     cells: dict[str, dict[str, int]]
     """Phase -> split -> number of boards."""

@@ -66,7 +66,6 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the text on one line, escaped for Markdown."""
     # Quotes stay, because their escape `&#x27;` has a "#", which the next line would escape again.
     text = html.escape(" ".join(text.split()), quote=False)
     return "".join(f"&#{ord(character)};" if character in _MARKDOWN_MARKS else character for character in text)

@@ -18,17 +18,18 @@ PRINTED: Final = "Printed by `python -m infra.pages`."
 _CONFIGURATION: Final = f"""# Configuration
 
 {PRINTED} A settings file is TOML and names only what differs from its
-preset. `preset = "smoke"` names a file of `grpo/settings/presets`, or another settings file; without
-it the preset is `laptop`, the defaults below. `make run CONFIG=my.toml` or
-`make run CONFIG=smoke SET="seed=7"` reads it. The classes in `grpo/settings` have ranges and full
-meanings. [Language models](language.md#defaults) have other defaults. Facts of the machine are
+preset. The key `preset` names a file of `grpo/settings/presets` (`preset = "smoke"`) or the path of
+another settings file. Without the key, the defaults below (preset `laptop`) hold.
+`make run CONFIG=my.toml` runs with a file, `make run CONFIG=smoke SET="seed=7"` with a preset and
+one change. The classes in `grpo/settings` have ranges and full meanings.
+[Language models](language.md#defaults) have other defaults. What depends on the machine is set by
 [environment variables](commands.md#variables).
 """
 _METRICS: Final = f"""# Metrics
 
-{PRINTED} A row also stands for the same metric by phase, term, pair of
-terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`, `_high`). Deeper
-search: at `evaluation.heldout_depth`.
+{PRINTED} A row also stands for the same metric by game phase, loss term,
+pair of loss terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`,
+`_high`). A deeper search goes to depth `evaluation.heldout_depth`.
 """
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
@@ -63,15 +64,14 @@ def family(metric: str) -> str:
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table of costs."""
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
-        slowest = "labels" if speed < JOINED_A_SECOND else "`join_boards`"
+        slowest = "`build_boards`" if speed < JOINED_A_SECOND else "`join_boards`"
         yield f"{machines:,}", f"{3_600 / SURPLUS * speed:,.0f}", *(_time(number / speed) for number in num_made.values()), slowest
     memory = [f"{_time(number / JOINED_A_SECOND)}, {number * _BYTES_A_JOINED / 2**30:,.0f} GiB" for number in num_made.values()]
     yield "`join_boards`: 1", f"{3_600 / SURPLUS * JOINED_A_SECOND:,.0f}", *memory, ""
-    yield "labels, USD", "", *(f"{number / BOARDS_A_SECOND / 3_600 * MACHINE_PRICE:.2f}" for number in num_made.values()), ""
+    yield "`build_boards`, USD", "", *(f"{number / BOARDS_A_SECOND / 3_600 * MACHINE_PRICE:.2f}" for number in num_made.values()), ""
 
 
 def _time(seconds: float) -> str:

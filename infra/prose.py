@@ -88,7 +88,6 @@ def _messages(tree: ast.AST, docstrings: set[int]) -> Iterator[tuple[int, str]]:
 
 
 def _sentences(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each sentence with the number of line breaks before it."""
     begin = 0
     for end, next_begin in [*(match.span() for match in _END.finditer(text)), (len(text), len(text))]:
         yield text.count("\n", 0, begin), text[begin:end]

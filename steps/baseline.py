@@ -58,7 +58,6 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
-    """Return opponent's name -> match."""
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}

@@ -36,7 +36,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    # Without `freeze`, garbage collection of imported objects takes a fifth of the step's own time.
+    # Without `freeze`, garbage collection of imported objects takes a fifth of the time that the step spends in Python.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish
     units = work.part.of(range(boards.num_units))
@@ -68,7 +68,7 @@ def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engin
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # Held-out regret comes from a second, deeper search of all moves, because GRPO learns moves that the reward's search overrates.
+    # GRPO learns moves that its reward, the search of `boards.depth`, overrates. So a second, deeper search gives held-out regret.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

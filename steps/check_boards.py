@@ -70,7 +70,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
     colors, ratings = np.array([color for color, _ in rated]), np.array([rating for _, rating in rated])
     return Distributions(
         cells={phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
-        # A bin excludes its upper end, so 1 moves into the last bin.
+        # A bin excludes its upper end, so 0.999 replaces a value of 1, which then falls into the last bin.
         values=_histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
         legal_moves=_histogram(sizes, phases, PHASES, 4),
         plies=_histogram(boards["ply"].to_numpy(), phases, PHASES, 10),

@@ -145,7 +145,6 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
 
 
 def _shared_match(shares: Sequence[Mapping[str, Sequence[SharedGame]]], stage: str, step: int, openings: Sequence[str]) -> MatchResult:
-    """Join the tasks' games of a stage into one match, in the order of `openings`."""
     games = sorted((game for share in shares for game in share.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
     return _adjudicated(stage, step, games)

@@ -1,1 +1,1 @@
-"""Errors, files, random streams, suggestions. Imports no other package of the project."""
+"""Basics, which import no other package of the project."""

@@ -1,7 +1,7 @@
 """Checks of data from outside: from a tracking server, a bucket, a manifest or a policy's folder.
 
-No id, hash or file name may lead out of the store, the folder of outputs. A manifest is a JSON file in an output's folder, with the hash
-of each file.
+No id, hash or file name may lead out of the store (the folder of all outputs). A manifest is a JSON file in an output's folder, with the
+hash of each file.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class ForeignError(PlainError, ValueError):
 
 def _relative(name: str) -> str:
     if not name.isprintable() or "\\" in name or len(name) > _LONGEST_NAME or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError("not a path inside a folder")
+        raise ValueError(f"not a path of at most {_LONGEST_NAME:,} printable characters, without backslash and empty, `.` or `..` parts")
     return name
 
 
@@ -43,7 +43,10 @@ STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_na
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; other keys are allowed. `output_hash` covers only `files`: those in `aside` differ between equal runs."""
+    """Keys of every manifest; other keys are allowed.
+
+    `output_hash` covers only `files`, because the files in `aside` (with times, for example) differ between equal runs.
+    """
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]

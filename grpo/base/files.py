@@ -186,7 +186,6 @@ def atomic_folder(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _held_folder(target: Path) -> Iterator[Path]:
-    """Yield a new locked temporary folder, which is deleted after the block."""
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(target)
     while True:

@@ -1,4 +1,4 @@
-"""Positions that measure policies (puzzles, test suites, opening books), which must not become boards."""
+"""Positions that must stay out of the dataset, because they measure policies: puzzles, test suites, opening books."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
@@ -11,9 +11,9 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Such an entry has no position that could become a board.
+# Entries rejected for these reasons hold no position that the dataset could contain.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
-_MAX_NAMED: Final = 20
+_MAX_NAMED: Final = 20  # Entries that the error lists.
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
@@ -22,7 +22,7 @@ def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:
         raise SourceError(
-            f"boards.exclude: {len(bad):,} entries cannot be read, so their positions may get into the dataset; fix or remove them, such as"
+            f"boards.exclude: {len(bad):,} entries cannot be read, so their positions would not be excluded; fix or remove them. The first:"
             + "".join(f"\n  {entry}" for entry in bad[:_MAX_NAMED])
         )
     return keys
@@ -38,11 +38,11 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # A match starts from the final position of a book's line.
+                    # `boards` lacks the position after the last move, from which a match with an opening book starts.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
-            elif entry.reason == Reason.NO_MOVES:  # A study's chapter without moves. `detail` is the FEN.
+            elif entry.reason == Reason.NO_MOVES:  # Tags without moves. `detail` is the FEN; empty for the usual start.
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

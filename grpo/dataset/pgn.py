@@ -21,10 +21,10 @@ MAX_RATING: Final = 4_000
 _TAG: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
-_BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")
+_BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a comment or nothing.
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
-_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)
+_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
 # python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
@@ -49,18 +49,19 @@ _DATE: Final = re.compile(r"([0-9]{4})[./-](0[1-9]|1[0-2]|\?\?)[./-](0[1-9]|[12]
 def read_games(
     stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True, filters: BoardsConfig = _NO_FILTERS
 ) -> Iterator[Game | Rejection]:
-    """Yield each game of a PGN stream, or its Rejection. Games whose number (from 0) `is_mine` rejects are skipped.
+    """Yield each game of a PGN stream, or its Rejection.
 
+    `is_mine` gets a game's number (from 0). Games for which `is_mine` is False are counted, but not yielded.
     `filters` (`min_rating`, `time_controls`) reject games by their tags.
     """
     number = 0
     for text in _texts(stream):
         if text is None:
             if is_mine(number):
-                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} bytes")
+                yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} characters")
             number += 1
             continue
-        games = io.StringIO(text)  # python-chess reads two games if two blank lines separate tags from moves.
+        games = io.StringIO(text)  # May be two games: python-chess splits a game with two blank lines before its moves.
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -76,9 +77,10 @@ def read_games(
 
 
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield each game's text, or None for a game above `MAX_LINE` bytes.
+    """Yield each game's text, or None for a game of more than `MAX_LINE` characters.
 
-    A game ends at a blank line after its moves (as in python-chess), or before a tag if the line above is no tag.
+    A game ends at a blank line after its moves (as in python-chess), or before a tag that does not follow a tag. Blank lines and lines that
+    begin with `%` or `;` may stand between two tags.
     """
     lines: list[str] = []
     size, is_after_tag = 0, False
@@ -101,8 +103,8 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """Yield each line, and whether the line begins inside a comment (in braces).
 
-    An unclosed comment would swallow the games after it. So a comment with a tag ends before its first tag if `{`, the end of the file or
-    more than `MAX_LINE` bytes come before `}`.
+    A comment is unclosed if another `{`, the end of the file or more than `MAX_LINE` characters come before its `}`. An unclosed comment
+    would swallow the games after it, so it ends before the first tag in it, if any.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -134,7 +136,7 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines, split so that an Event tag begins a line, and tags before moves have a line each."""
+    """Yield lines, split before each Event tag. Tags at a line's beginning get a line each, if moves or nothing follow."""
     for _, data in lines_of(stream):
         # Latin-1 gives one character per byte, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
@@ -199,7 +201,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         if self._rejection:
             return self._rejection
         if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
-            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]}: no piece of English notation")
+            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]} is not English notation")
         if not self._moves:
             return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))
         tags = self._headers
@@ -236,7 +238,6 @@ def _game_id(headers: Mapping[str, str], start: chess.Board, moves: Iterable[che
 
 
 def rating(text: str) -> int | None:
-    """Return the rating, or None if the text is no number in [1, 4000]."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= 4
     return int(text) if is_number and 1 <= int(text) <= MAX_RATING else None
 
@@ -252,7 +253,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return a TimeControl tag's class, or None, such as for `*60`. `-` and a day or more are correspondence."""
+    """Return a TimeControl tag's class; None for unknown forms, such as `*60` (a sandclock). A day or more is correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)

@@ -51,8 +51,6 @@ _BEGINS: Final = {
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class SourceFile:
-    """A file or a member of a ZIP archive."""
-
     name: str  # File name without folder, or `ARCHIVE.zip/MEMBER`.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind

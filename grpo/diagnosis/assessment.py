@@ -58,7 +58,6 @@ def tail(values: Array) -> float:
 
 
 def fifth(values: Array) -> Array:
-    """Return the first fifth of the rows, at least three."""
     return values[: max(3, len(values) // 5)]
 
 
@@ -110,7 +109,6 @@ class Assessment:
 
     @cached_property
     def rises(self) -> bool:
-        """Whether the reward certainly rises and has not fallen, or `measures_rise`."""
         return (self.trend is not None and self.trend.change > 0 and not self.has_fallen) or self.measures_rise
 
     @cached_property

@@ -1,6 +1,6 @@
 """The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`.
 
-A check looks for one fault in a run's history, by its function in `finds.py`.
+A check looks for one fault in a run's history, by the function in `finds.py` with the check's name.
 """
 
 import tomllib
@@ -17,6 +17,8 @@ from grpo.diagnosis.history import History, When
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisCheck:
+    """`checks.toml` explains `when`, `needs` and `leads_to`."""
+
     name: str
     when: When
     needs: tuple[tuple[str, ...], ...]  # Groups of quantities. The history must have one quantity of each group.

@@ -53,9 +53,6 @@ _WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
 
 
-# --- Values and scoring -------------------------------------------------------------------------------------------------------------------
-
-
 def nan_steps(run: Assessment) -> Answer:
     bad = dict(run.history.not_finite)
     facts = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
@@ -197,9 +194,6 @@ def _rises_by_quarters(values: Array) -> bool:
     return sorted(quarters) == quarters
 
 
-# --- Entropy ------------------------------------------------------------------------------------------------------------------------------
-
-
 def entropy_collapse(run: Assessment) -> Answer:
     entropy, history = run.history.series["entropy"], run.history
     if (levels := history.levels("entropy")) is None:
@@ -271,9 +265,6 @@ def kl_trap(run: Assessment) -> Answer:
     fact = f"{coefficient.column} was raised from {before[0]:.3g} to {most:.3g}, {most / before[0]:.0f}-fold, while entropy fell"
     begin = coefficient.first_step(is_after & (coefficient.values > before[0]))
     return evidence_of(coefficient, fact, *collapse.facts[:1], begin=begin)
-
-
-# --- Terms and controllers ----------------------------------------------------------------------------------------------------------------
 
 
 def canceling_terms(run: Assessment) -> Answer:
@@ -368,9 +359,6 @@ def cut_updates(run: Assessment) -> Answer:
     return Evidence((fact,), steps[0], steps[-1]) if len(steps) >= max(10, rows / 2) else None
 
 
-# --- Runs that fall apart -----------------------------------------------------------------------------------------------------------------
-
-
 def diverging(run: Assessment) -> Answer:
     evidence = []
     for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
@@ -420,9 +408,6 @@ def extreme_rows(run: Assessment) -> Answer:
             fact = f"{series.column} is {series.logged[largest]:.3g} at step {series.at[largest]:,.0f}, {neighbors}"
             evidence.append(Evidence((fact,), float(series.at[extremes[0]]), float(series.at[extremes[-1]])))
     return _joined(evidence)
-
-
-# --- Rewards and answers ------------------------------------------------------------------------------------------------------------------
 
 
 def falling_reward(run: Assessment) -> Answer:
@@ -515,9 +500,6 @@ def answer_length(run: Assessment) -> Answer:
     trend = trend_of(series.values)
     is_off = len(series) >= 15 and trend.change and trend.start > 0 and not 0.3 * trend.start <= trend.end <= 2.5 * trend.start
     return evidence_of(series, series.from_to()) if is_off and not run.improves else None
-
-
-# --- Held-out measures and games ----------------------------------------------------------------------------------------------------------
 
 
 def _got_worse(run: Assessment) -> Iterator[Evidence]:

@@ -1,1 +1,1 @@
-"""UCI engines: processes, searches, and the values of moves, which are the reward."""
+"""UCI engines, and the values of moves."""

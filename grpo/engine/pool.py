@@ -19,15 +19,15 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # MultiPV, the number of scored moves; no position has more than 218.
+MAX_LINES: Final = 256  # Value of MultiPV that scores all moves; no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games; ratings hold for this size."""
+"""`Hash`, in MiB, of engines that play games. The engines' ratings hold only for this size."""
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # Failed queries from which the engine is at fault.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failures, the engine counts as broken.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""Fraction of failed queries from which the engine is at fault. An engine that fails on one kind of position would bias the dataset."""
+"""The engine also counts as broken if so many queries failed: failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
@@ -80,8 +80,8 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    One thread must use the pool and outlive it, because Linux kills an engine when the thread that started it ends. In a forked process the
-    pool starts one new engine.
+    One thread must use the pool and outlive it: `setpriv` lets Linux kill an engine when the thread that started the engine ends. In a
+    forked process the pool starts one new engine.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
@@ -96,7 +96,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # References only: the parent ends these engines.
+        self._of_parent: list[EngineProcess] = []  # Kept because Python warns if a running process's object is deleted.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -111,7 +111,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        With `gives_up`, raises EngineError if five queries in a row failed, or at least ten and at least 1 % of all calls' queries.
+        Raises EngineMissingError if the engine's MultiPV is too small. With `gives_up`, raises EngineError if five queries in a row failed,
+        or if at least ten and at least 1 % of all calls' queries failed.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -158,10 +159,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in UCI, which may be illegal, or "" if the engine has none.
 
-        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `is_fresh` clears the hash; otherwise the pool must have
-        one process.
+        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `is_fresh` clears the hash. Otherwise the search
+        uses the hash of the game's earlier moves, so the pool must have one process (not checked).
 
-        Raises EngineError without a retry, because a new process has no hash of the earlier moves.
+        Raises EngineError after one attempt, because a new process would lack the earlier moves' hash.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
@@ -173,21 +174,20 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches as a text if the engine is at fault, or ""."""
+        """Return the failed searches as a text if the engine counts as broken, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """Assert that no other call runs."""
+        """After a fork, leave the engines to the parent and allow one new engine. Assert that no other call runs."""
         if self._owner != os.getpid():
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 
     def _begin(self, job: _Job) -> None:
-        """Raises EngineError if no process starts, EngineMissingError if MultiPV is too small."""
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
         most = int(declared[1]) if declared else 1
@@ -199,7 +199,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running[process] = job, job.query
 
     def _idle_process(self) -> EngineProcess:
-        """Return an idle process or a new one."""
         for process in [process for process in self._processes if process not in self._running]:
             if process.is_alive():
                 return process

@@ -148,7 +148,6 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return EngineError(f"the engine has died{how}{self._last_words()}")
 
     def _last_words(self) -> str:
-        """Return the engine's last lines that are not UCI, as the end of a message."""
         while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
             self._buffer += chunk
         self._stderr.seek(0)

@@ -1,1 +1,1 @@
-"""Players, matches, openings, the ladder, held-out regret and exercises."""
+"""Matches and other measurements of strength."""

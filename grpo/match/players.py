@@ -27,7 +27,7 @@ class Player(Protocol):
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
-        """Return a legal move for each board, or a `Reply` if the player can fail to name one.
+        """Return for each board a legal move, or a `Reply`, which has a legal move or forfeits the game.
 
         On each board, this player is to move and has a legal move. `games` has each board's game number, which selects the random stream.
         """
@@ -43,7 +43,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """One number drawn from `rng` seeds the streams of all games."""
+    """All games' random streams are seeded with one number, which `rng` draws."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name
@@ -75,7 +75,8 @@ class EnginePlayer:
 
     The engine gets a position without the game's earlier moves, so it does not see repetitions.
 
-    If the engine names no legal move, the error ends the match. With `says`, the engine only loses the game, and `says` gets a line.
+    If the engine names no legal move in `NUM_ATTEMPTS` searches, `choose` raises EngineError. With `says`, the engine instead loses this
+    game, and `says` gets a line about it.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -92,6 +93,7 @@ class EnginePlayer:
                 if self._says is None:
                     raise answer
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
+                # The last attempt's error stands for all attempts.
                 moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
                 continue
             move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).
@@ -144,7 +146,10 @@ class GameStreams:
 def _policy_moves(
     policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
 ) -> list[chess.Move]:
-    """`pick` gets the distribution of one forward pass and its slice of `boards`, and returns the moves' columns."""
+    """`pick` gets the distribution of one forward pass and the slice of `boards` that it covers.
+
+    `pick` returns the chosen moves' columns in `PositionBatch.action_ids`, one per board.
+    """
     moves: list[chess.Move] = []
     for start in range(0, len(boards), _BOARDS_PER_FORWARD):
         rows = slice(start, start + _BOARDS_PER_FORWARD)

@@ -15,7 +15,7 @@ class ReplyCounts:
     num_moves: int = 0  # Requested moves.
     num_answers: int = 0  # One per move, plus one per retry.
     num_unreadable: int = 0  # Answers from which no move can be parsed, and searches in which an engine died or hung.
-    num_illegal: int = 0  # Answers that name an illegal move.
+    num_illegal: int = 0
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
         one, two = asdict(self), asdict(other)
@@ -32,7 +32,6 @@ class ReplyCounts:
 
     @property
     def num_failed(self) -> int:
-        """Answers without a legal move."""
         return self.num_unreadable + self.num_illegal
 
     def __str__(self) -> str:

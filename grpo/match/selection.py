@@ -29,7 +29,7 @@ class Selection(Decision):
     previous_weights: str | None = None  # Hash of the earlier runs' champion; None if it was not played.
     ladder: Placement | None = None
     ladder_initial: Placement | None = None  # The pretrained policy's rating, from the same openings.
-    initial_weights: str  # Hash of the pretrained policy's weights.
+    initial_weights: str
     candidate_weights: str | None = None
 
     @property

@@ -40,7 +40,6 @@ def is_within(name: str, sections: Iterable[str]) -> bool:
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
-    """Return the names that are neither a setting nor a section."""
     known = flattened(Settings().model_dump(mode="json"))
     return [name for name in names if not any(is_within(each, (name,)) for each in known)]
 

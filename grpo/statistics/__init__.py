@@ -1,1 +1,1 @@
-"""Intervals, ratings, sequential halving, the phase guard and the verdict."""
+"""Statistics of games and regret."""

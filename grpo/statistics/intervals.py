@@ -59,7 +59,6 @@ class Estimate:
 
 
 def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Estimate:
-    """Return the mean with `z` standard errors on each side."""
     return Estimate(value=mean, low=mean - z * standard_error, high=mean + z * standard_error)
 
 
@@ -94,7 +93,6 @@ def p_value(pair_scores: Sequence[float]) -> float:
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error with one lost and one won pair added."""
     if not pair_scores:
         raise ValueError("no pairs, no score: play at least one opening")
     padded = [*pair_scores, 0.0, 1.0]

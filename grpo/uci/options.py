@@ -6,7 +6,7 @@ from typing import Final
 
 from grpo.board.actions import MAX_LEGAL_MOVES
 
-MIN_TEMPERATURE: Final = 0.01  # A lower temperature makes logits overflow.
+MIN_TEMPERATURE: Final = 0.01  # Logits are divided by the temperature; a tiny one would make them overflow.
 MAX_TEMPERATURE: Final = 10.0
 BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
 # Declared only because chess programs often set these options.
@@ -25,7 +25,7 @@ class UciError(ValueError):
 class UciOptions:
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1  # Number of moves to show.
-    has_lines: bool = True  # Whether the policy can show several moves. If not, there is no MultiPV.
+    has_lines: bool = True  # Whether the policy can show several moves. If not, MultiPV is neither declared nor set.
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
@@ -36,7 +36,7 @@ class UciOptions:
     def declarations(self) -> list[str]:
         """Return the `option` lines, with the current values as defaults."""
         multipv = f"option name MultiPV type spin default {self.multipv} min 1 max {MAX_LEGAL_MOVES}"
-        # UCI's `spin` is an integer, so a fraction is a string.
+        # UCI's `spin` takes only integers, so Temperature is a `string`.
         return [f"option name Temperature type string default {self.temperature:g}", *[multipv] * self.has_lines, *_WITHOUT_EFFECT]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
@@ -48,5 +48,5 @@ class UciOptions:
         try:
             number = parse(value.replace(",", "."))  # Accept a decimal comma.
         except ValueError:
-            raise UciError(f"{name} needs a number, MultiPV a whole number: {value!a}") from None
+            raise UciError(f"{name} needs a {'whole ' if parse is int else ''}number, not {value!a}") from None
         return replace(self, **{name.lower(): number})

@@ -111,7 +111,6 @@ class UciEngine:
 
 
 def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
-    """Answer all lines until `quit` or the end of the input."""
     for line in received:
         if not engine.handle(line.decode("utf-8", "replace")):
             break

@@ -2,7 +2,7 @@
 
 - change: value of the policy's most likely move minus the value of an earlier policy's
 - regret: best value minus the value of the policy's most likely move
-- margin: best value minus second best value, on boards whose best move the policy found
+- margin: best value minus second best value; 0 if only one move is legal
 
 An engine's search gives a move's value in [0, 1].
 """
@@ -30,14 +30,17 @@ class NotableDecision(Document):
     fen: str  # Move number 1, because encoded boards have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move: of several, the chosen move or else the first.
+    best: ValuedMove  # Engine's best move: the chosen move if no move is better, else the first of the best.
     regret: float
     margin: float
     before: ValuedMove | None  # Earlier policy's move.
 
 
 class Decisions(Document):
-    """`improved` and `worsened` are by change (empty without an earlier policy), `worst` by regret, `best` by margin."""
+    """`improved` and `worsened` are by change (empty without an earlier policy), `worst` by regret.
+
+    `best` is by margin, and has only boards whose best move the policy found.
+    """
 
     num_boards: int
     improved: tuple[NotableDecision, ...]
@@ -47,9 +50,10 @@ class Decisions(Document):
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
-    """Return the decisions with the `count` largest values above 0 of each measure; ties go to the first board.
+    """Return, for each list, at most `count` decisions: those with the largest measure (`worsened`: largest drop) above 0.
 
-    `boards.values` must come from searches of depth `evaluation.heldout_depth`.
+    Of ties, the earlier board comes first. `boards.values` must be of depth `evaluation.heldout_depth`, which defines held-out regret (not
+    checked).
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

@@ -46,7 +46,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # A position's win probability is the chance of the move that led there; the opening's is the chance of the engine's best move.
+    # Win probability of the player who moved: after the move that led to a position or, in the opening, after the engine's best move.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
@@ -69,7 +69,10 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
-    """Return the moves to show: the five most probable (or else the five best), the move played, and the engine's best."""
+    """Return `options` (moves to show), `likeliest` (None if probabilities are unknown) and `best` (None if the search failed).
+
+    Options are the five most probable moves (if probabilities are unknown, the five best), the move played, and the engine's best move.
+    """
     order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
     ranked = sorted(order, key=lambda move: -order[move])
     best, likeliest = note.best(), ranked[0] if note.probabilities else None

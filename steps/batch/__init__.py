@@ -1,1 +1,1 @@
-"""Runs on AWS Batch: account checks, tasks' variables, Metaflow's decorators, spot interruptions."""
+"""Runs on AWS Batch."""

@@ -9,13 +9,14 @@ from steps.run.orchestrator import configuration, service
 
 
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
-    """Yield notes for the user. The checks run while the caller iterates.
+    """Check while the caller iterates, and yield warnings and notes for the user.
 
-    - Always: Metaflow's configuration.
-    - For `run` and `resume`: the command's settings, and Metaflow's service.
-    - For tasks on AWS Batch: the account. METAFLOW_DEFAULT_DATASTORE becomes s3 in `environment`, unless set.
+    - All commands: Metaflow's configuration.
+    - `run` and `resume`: also the command's settings and Metaflow's metadata service.
+    - `run` and `resume` on AWS Batch: also the account. METAFLOW_DEFAULT_DATASTORE becomes s3 in `environment`, unless set.
 
-    Raises CommandError for mistyped settings, OrchestratorError for a wrong configuration, DestinationError for failed checks of AWS.
+    Raises CommandError for mistyped settings, DestinationError for failed checks of AWS, and OrchestratorError for a wrong configuration
+    or a service that does not answer.
     """
     configuration(environment)
     if not {"run", "resume"} & set(arguments):
@@ -37,4 +38,5 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
         yield table(warnings)
     not_sent = [name for name in BY_NAME_ONLY if name in environment]
     if not_sent and not environment.get(SECRETS):
-        yield f"note: {', '.join(not_sent)} of this machine are not sent to Batch; name secrets that hold them in {SECRETS} (docs/aws.md)"
+        names = ", ".join(not_sent)
+        yield f"note: {names} of this machine are not sent to Batch; store them as AWS secrets, whose names {SECRETS} lists (docs/aws.md)"

@@ -1,4 +1,4 @@
-"""Altair charts of cards: lines over steps, histograms, and estimates with 95 % intervals."""
+"""Altair charts for Metaflow cards (HTML pages of steps): lines over steps, histograms, and estimates with 95 % intervals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from grpo.metrics.table import METRICS
 from grpo.statistics.intervals import Estimate, Unit
 from steps.cards.page import CardPart, page_part
 
-MAX_POINTS: Final = 240  # Most points of a line, because each refresh sends the complete card.
+MAX_POINTS: Final = 240  # Maximum per line, because each refresh sends the complete card.
 COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
 """Each color's contrast is at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40  # A line with at least this many points shows its exponential moving average (EMA) in bold, and the points faintly.
-_NUM_MARKS: Final = 50  # Maximum number of vertical lines, for the first events.
+_NUM_MARKS: Final = 50  # Maximum number of vertical lines; later events get none.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {
@@ -58,7 +58,7 @@ class Figure:
     """A chart over steps; all metrics have the same unit."""
 
     title: str
-    names: Sequence[str]  # Metrics. A prefix of other metrics (`grpo/entropy`, beside `grpo/entropy/opening`) gets the label "all".
+    names: Sequence[str]  # Metrics. If `grpo/entropy` and `grpo/entropy/opening` are both here, the first gets the label "all".
     note: str = ""
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
@@ -90,7 +90,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     """`marks` are steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
-    # In steps: a 50th of the longest line, at least 5.
+    # In points: a 50th of the longest line's number of steps, at least 5.
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
     bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
     dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
@@ -105,7 +105,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
         alt.Chart(_data(bold)).mark_line(strokeWidth=2, point=False if long else {"size": 18}).encode(**encoding),
         alt.Chart(alt.Data(values=[{"x": x} for x in marks[:_NUM_MARKS]])).mark_rule(color=ALARM, opacity=0.45).encode(x="x:Q"),
     )
-    key = [f"bold: EMA, half-life {half_life} steps; faint: each step"] if long else []
+    key = [f"bold: EMA, half-life {half_life} points; faint: each point"] if long else []
     return _spec(chart.properties(height=190), title, "; ".join([*key, *(["vertical: events"] if marks else [])]))
 
 
@@ -150,7 +150,7 @@ class Interval:
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of 95 % intervals, and `note` below. A dashed line marks 0 if `zero` says what 0 means. No parts without intervals."""
+    """Return a chart of 95 % intervals, with `note` below. `zero` names the meaning of 0, which a dashed line then marks."""
     if not intervals:
         return []
     rows = [

@@ -1,4 +1,4 @@
-"""Charts of a language model's cards (HTML pages of steps), and some prompts with answers and rewards."""
+"""Charts for the cards (HTML pages) of the steps that train a language model, and prompts with answers and rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -26,7 +26,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "reward of an answer",
             (*with_parts("language/reward_mean", TASKS), "language/reward_trained"),
-            "Prompts differ from step to step. A rise without lower held-out regret is not strength.",
+            "Prompts differ from step to step. If held-out regret does not fall too, the model does not play better.",
         ),
         Figure("reward by part", by("language/reward", REWARD_PARTS), "Structure and parsing reward the format only, not chess."),
         Figure(
@@ -37,7 +37,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "entropy of an answer at T = 1",
             with_parts("language/entropy", TASKS),
-            "Sum over an answer's tokens. If it stays below the red line, GRPO stops.",
+            "Sum over an answer's tokens. If the mean stays below the red line, training ends.",
             (CRITICAL,),
         ),
         Figure(

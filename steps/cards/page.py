@@ -29,8 +29,6 @@ CardPart = Markup | dict[str, Any]  # HTML, or the Vega-Lite specification of a 
 
 @dataclass(slots=True)
 class Seen:
-    """Facts of a step that the card shows."""
-
     settings: Mapping[str, Any]
     records: list[Record] = field(default_factory=list)
     progress: tuple[float, str] | None = None  # Fraction done in [0, 1] and a text; None before the first progress.

@@ -1,7 +1,10 @@
 """Card parts about a policy's strength.
 
-The candidate is the checkpoint that games chose; confirmation games, played afterwards, judge the candidate. The peak is the checkpoint to
-resume from. Held-out regret is the value that best moves lose on held-out boards. The ladder is a set of rated opponents ("rungs").
+- Held-out regret: value that the most likely moves lose on held-out boards, which training does not use. The checkpoints with the lowest
+  regret play.
+- Candidate: checkpoint that these games (screening) choose. Games played afterwards (confirmation) judge the candidate.
+- Peak: checkpoint whose Elo against the pretrained policy has the highest lower bound. Training can resume from the peak.
+- Ladder: set of rated opponents ("rungs").
 """
 
 import base64
@@ -17,7 +20,7 @@ from grpo.viewer.decisions import Decisions, NotableDecision
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, page_part
 
-# Colors of the moves' arrows: red, green, blue, opacity.
+# Colors of the moves' arrows, as hexadecimal RGBA.
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
@@ -31,10 +34,9 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    """Return charts of Elo and of held-out regret."""
     chosen, peak = decision.candidate_step, decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
-    # If the candidate is the peak, the ring marks the confirmation; otherwise it marks the peak's screening.
+    # A ring marks the peak: its confirmation if the peak is the candidate, otherwise its screening.
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.score)
@@ -43,8 +45,8 @@ def checkpoint_charts(decision: Selection) -> list[CardPart]:
         Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted(decision.heldout_regret_best.items())
     ]
-    note = f"Ring: step {peak:,}, the peak, to resume from. The confirmation decides."
-    regret_note = "Best moves, stronger search; lower is better. Regret selects candidates; games decide."
+    note = f"Ring: step {peak:,}, the peak, to resume from. The verdict rests on the confirmation."
+    regret_note = "Regret of the most likely moves; lower is better. Regret selects the checkpoints that play; games choose among them."
     return [
         *interval_parts("Checkpoints: Elo against the pretrained policy", Unit.ELO, played, zero="pretrained", note=note),
         *interval_parts("Checkpoints: held-out regret", Unit.REGRET, regrets, note=regret_note),
@@ -59,7 +61,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return boards with notable moves, seen by the player to move; no parts without `decisions`."""
+    """Return pictures of notable moves, seen by the player to move; nothing if `decisions` is None. `whose` is the policy's name."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}

@@ -1,7 +1,7 @@
 """Command `chess-grpo compare`.
 
-A yardstick is what a result depends on besides the policy: opponent and rules, ladder, or held-out boards. Only results with equal
-yardsticks are compared.
+A yardstick is what a result depends on besides the policy: a match's opponent and rules, the ladder (a set of rated opponents), or the
+held-out boards. Only results with equal yardsticks are compared.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def command(first: str, second: str) -> int:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
         print("\n".join(comparison(results[0], results[1])))
-        print(f"Games between the champions decide: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
+        print(f"Only games show which champion is stronger: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
     return 0
 
 
@@ -57,8 +57,8 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
             not_compared.setdefault(f"only in {'A' if b is None else 'B'}", []).append(name)
         elif a.output == b.output:
             reused.append(name)
-        elif reason := " and another ".join(_differing(a, b)):
-            not_compared.setdefault(f"another {reason}", []).append(name)
+        elif reason := " and ".join(_differing(a, b)):
+            not_compared.setdefault(f"another or unknown {reason}", []).append(name)
         else:
             rows.append(_row(a, b))
     yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
@@ -73,7 +73,6 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
-    """Return name, A's value, B's value, A - B, and the better side (empty if the interval of A - B includes 0)."""
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]  # Without intervals.
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
@@ -81,6 +80,5 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    """Return the names of the yardsticks' parts that are unknown or differ."""
     first, second = a.yardstick, b.yardstick
     return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]

@@ -27,8 +27,8 @@ _EXIT_CODES: Final = {HEALTHY: 0, FINDINGS: 1, NOT_JUDGED: 3, NOT_SHOWN: 4}
 def command(names: tuple[str, ...]) -> int:
     """Diagnose a run from its training history: findings with evidence, meaning and advice.
 
-    RUN is a run id, `last` (default), or a folder with history.jsonl. FILEs are CSV or JSON tables of one run, also of another trainer.
-    Exit codes: 0 healthy, 1 findings, 2 unusable input, 3 too few records, 4 no finding and no proof that the reward rises.
+    RUN is a run id, `last` (default), or a folder with history.jsonl. FILEs are CSV or JSON tables of one run, from any
+    trainer. Exit codes: 0 healthy, 1 findings, 2 unusable input, 3 too few records, 4 no finding and no proof that the reward rises.
     """
     try:
         title, history, settings = _input(names or (LAST,))
@@ -67,11 +67,11 @@ def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None
     """
     if is_folder(name):
         if (path := _history_file(Path(name))) is None:
-            raise NotFoundError(f"{name} has no {HISTORY} with records; give an output of finetune, or a run's id")
+            raise NotFoundError(f"{name} has no {HISTORY} with records; give the output folder of `finetune`, or a run's id")
         return name, read_tables([path]), None
     run = find_run(name, store, has=lambda run: _history_of(run, store) is not None)
     if (path := _history_of(run, store)) is None:
-        raise NotFoundError(f"run {run.name} has no GRPO history here: `finetune` has not completed its first GRPO step")
+        raise NotFoundError(f"run {run.name} has no GRPO history here: `finetune` has completed no GRPO step, or only on another machine")
     try:
         settings = Settings.model_validate(run.facts["settings"])
     except (KeyError, ValueError):  # Settings of another version of the code.
@@ -87,6 +87,6 @@ def _history_of(run: Run, store: Store) -> Path | None:
 
 
 def _history_file(folder: Path) -> Path | None:
-    """Return the folder's history. An unfinished step has only a journal, with the same records."""
+    """An unfinished step has only a journal, with the same records."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

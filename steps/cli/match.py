@@ -54,7 +54,6 @@ def command(first: str, second: str, pairs: int, pgn: Path | None, html: Path | 
 
 
 def _refuse_existing(paths: Sequence[Path]) -> None:
-    """Raise ConfigError if a file exists, its folder is missing, or both options name one file."""
     for path in paths:
         if path.exists():
             raise ConfigError(f"{path} already exists; name another file, or remove it")

@@ -67,7 +67,6 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
 
 
 def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield each combination of settings with its table."""
     titles = list(dict.fromkeys(title for row in rows for title in row.gains))
     for combination in dict.fromkeys(row.planned.combination for row in rows):
         chosen = [row for row in rows if row.planned.combination == combination]
@@ -88,7 +87,6 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    """Return a hash of all steps' code for these policies (kind, network)."""
     steps = [step_of(name) for name in STEPS[1:-1]]  # `start` and `end` have no output.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 

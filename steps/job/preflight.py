@@ -171,7 +171,6 @@ def _device(machine: Machine) -> str:
 
 
 def _book(settings: Settings) -> str:
-    """Refuse a book with fewer openings than the run's games need."""
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection

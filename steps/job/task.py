@@ -190,7 +190,6 @@ class _Task:
         return self._seconds_left(STEPS[STEPS.index(self.step.name) + 1])
 
     def _version(self, champion: str) -> StepVersion:
-        """Return the step's version if the champion has this entry."""
         share = {} if self.part.count == 1 else {"part": self.part.number, "of": self.part.count}
         return step_version(
             self.step,

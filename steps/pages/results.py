@@ -54,7 +54,6 @@ class Dataset(Document):
 
     @property
     def name(self) -> str:
-        """The three largest sources, and the number of others."""
         sources = sorted(self.boards.sources, key=lambda source: -self.boards.sources[source])
         names = ["engine games" if source == ENGINE else source for source in sources]
         return ", ".join(names[:_MAX_SOURCES]) + (f" and {len(names) - _MAX_SOURCES} more" if len(names) > _MAX_SOURCES else "")

@@ -139,7 +139,7 @@ def _elo(estimate: Estimate) -> str:
 
 
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return rows of rungs (rated opponents) and policies: name, Elo, gap to the next lower rung, the policies' scores against the rung."""
+    """Return rows of rungs (rated opponents) and policies, strongest first."""
     placed = results.decision.placed
     rows: list[tuple[float, tuple[str, ...]]] = []
     for rung in results.ladder.rungs:
@@ -152,7 +152,6 @@ def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
 
 
 def _main_settings(results: Results) -> list[tuple[str, str, str]]:
-    """Return (name, value, default) of the main settings, and of other settings that differ from their defaults."""
     values = results.settings
     defaults = flattened(Settings.model_validate({"policy": {"kind": results.kind}}).model_dump(mode="json"))
     names = [name for name in sorted(values) if name in MAIN or (name in defaults and values[name] != defaults[name])]

@@ -1,1 +1,1 @@
-"""Foundation of all steps: declarations, versions, store, records of runs, machine, processes."""
+"""Foundation of all steps."""

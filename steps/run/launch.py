@@ -25,7 +25,6 @@ class Launch:
 
     @property
     def text(self) -> str:
-        """The run's settings as a settings file (TOML)."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 

@@ -123,7 +123,6 @@ class S3Objects:
 
     @contextmanager
     def _plain_errors(self, key: str) -> Iterator[None]:
-        """Raise KeyError for a missing object, StoreError for other errors."""
         try:
             yield
         except _s3_errors() as error:

@@ -179,7 +179,6 @@ class Run:
         return tuple(reversed(attempts))
 
     def latest(self) -> dict[tuple[str, str], Attempt]:
-        """Return (step, part) -> latest attempt."""
         return {(attempt.step, attempt.part): attempt for attempt in self.attempts}
 
     def output_of(self, step: str) -> StepOutput | None:
@@ -336,7 +335,6 @@ class Runs:
         return sorted((run for run in map(self.get, names) if run is not None), key=lambda run: run.order, reverse=True)
 
     def _marks(self, run: str = "") -> dict[str, _Marks]:
-        """Return run -> marks; all runs by default."""
         marks: dict[str, _Marks] = {}
         for match in filter(None, map(_MARK.fullmatch, self._store.keys(f"marks/{run}/" if run else "marks/"))):
             of_run = marks.setdefault(match["run"], _Marks())

@@ -91,7 +91,6 @@ class Step:
         return (*self.reads, *([section] if self.reads_kind and section else []), *self.variant(kind).reads)
 
     def settings(self, settings: Settings) -> dict[str, Any]:
-        """Return the settings that the step reads, as JSON data."""
         return part_of(settings, self.reads_for(settings.policy.kind))
 
 

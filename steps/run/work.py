@@ -70,7 +70,7 @@ class Work:
     facts: Mapping[str, Any] = field(default_factory=dict)  # `settings`: the version's settings; input -> hash.
     progress_folder: Path  # Survives a kill; contains the journal.
     listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
-    say: Callable[[str], None] = print  # Prints a line.
+    say: Callable[[str], None] = print
     saved: Callable[[], None] = lambda: None  # The body calls this after each save of progress.
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events for the listeners.
     _rows: list[dict[str, Any]] = field(default_factory=list)  # Parsed lines of the journal.

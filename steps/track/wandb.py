@@ -68,7 +68,6 @@ class _Mirror:
         return ""
 
     def _upload_command(self) -> str:
-        """Return the command that uploads all offline runs of this home; empty if all are uploaded."""
         folder = self._home / _FOLDER
         is_open = any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*"))
         return f"wandb sync {shlex.quote(str(folder))}/offline-run-*" if is_open else ""

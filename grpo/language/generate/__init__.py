@@ -1,1 +1,1 @@
-"""Generated answers, and the match player and UCI engine that use them."""
+"""Generated answers, and players that use them."""

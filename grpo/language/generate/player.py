@@ -24,7 +24,7 @@ _RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which train
 
 
 class AnswerGenerator:
-    """`config.max_questions`, the number of attempts, may differ from the policy's saved settings."""
+    """A policy that answers prompts. `config.max_questions` limits the attempts, not the number saved with the policy."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
         self.policy = policy

@@ -1,1 +1,1 @@
-"""Training of a language model: imitation, GRPO, measurements."""
+"""Training of a language model."""

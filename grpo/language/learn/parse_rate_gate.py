@@ -34,7 +34,7 @@ class ParseRate:
     high: float
     num: int  # Answers.
     legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
-    truncated: float  # Fraction of truncated answers.
+    truncated: float
     example: str  # Beginning of the first unreadable answer, or of the first answer.
 
     def __str__(self) -> str:

@@ -3,7 +3,8 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
 Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts; it rises to 1
-during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token.
+during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token. Exact measures (entropy, KL) are
+sums over the vocabulary, not estimates from sampled tokens.
 """
 
 from collections import Counter, defaultdict
@@ -36,7 +37,7 @@ class GradedAnswer:
 
     @property
     def decision(self) -> str | None:
-        """Best move in the move task (None if missing); complete text in the environment task."""
+        """Best move, if the task is to choose a move (None if missing); complete text, if the task is to predict a position."""
         reading = self.grades.reading
         return reading.best if isinstance(reading, MoveAnswer) else self.answer.text.strip()
 
@@ -106,7 +107,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Rewards are float32: `group_advantages` sums them in float64 without rounding, so equal rewards give advantages of exactly 0.
+        # Float32, so `group_advantages` can sum a group's equal rewards in float64 without rounding. Their advantages are then exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -159,7 +160,6 @@ def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
-    """Return the fraction of the answers with the most frequent decision."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 

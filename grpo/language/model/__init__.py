@@ -1,1 +1,1 @@
-"""Causal language models as policies: loading, saving, forward passes."""
+"""Causal language models as policies."""

@@ -1,1 +1,1 @@
-"""A language model's two chess tasks as text: prompts, parsers, tokenizer, reward."""
+"""A language model's two chess tasks as text."""

@@ -70,7 +70,7 @@ class EnvironmentExample(Example):
     move: str  # UCI.
     new_fen: str  # Position after the move; unchanged after an illegal move.
     reward: float  # Number that the answer must predict; not the reward of GRPO.
-    terminated: bool  # Whether the game is over, by checkmate or by a draw without a claim.
+    terminated: bool  # Whether the game is over, by checkmate or by a draw that needs no claim (such as stalemate).
     truncated: bool  # Whether the move is illegal.
 
     def read(self, text: str) -> EnvironmentAnswer:
@@ -135,8 +135,8 @@ class LanguageBoards:
         """Return an example of the board with this index. Environment examples are random.
 
         - Half use a move that ends the game, if the board has one.
-        - The others use a random legal move, half of them after 1 to `num_history_moves - 1` random moves. These moves are the prompt's
-          history, which the dataset does not have.
+        - The others use a random legal move. Half of them first play 1 to `num_history_moves - 1` random moves, as a history for the
+          prompt, because the dataset stores no earlier moves.
         - In `_ILLEGAL_MOVE_SHARE` of all examples, an illegal move replaces the move.
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
@@ -155,7 +155,7 @@ class LanguageBoards:
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
         """Return `count` examples of random boards. No board appears twice, unless there are fewer than `count` boards.
 
-        A fraction `language.environment_share`, rounded up or down at random, is of the environment task.
+        `count * language.environment_share` of them are of the environment task. A fraction is rounded up or down at random.
         """
         num_environment = int(count * self._config.environment_share + rng.random())
         tasks = rng.permutation([TextTask.ENVIRONMENT] * num_environment + [TextTask.MOVE] * (count - num_environment))
@@ -164,7 +164,7 @@ class LanguageBoards:
 
 
 def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:
-    """Return the moves (UCI) that give checkmate or a draw without a claim."""
+    """Return the moves (UCI) that give checkmate or a draw that needs no claim."""
     ending = [move for move, mate in zip(row["moves"], row["mate_in"], strict=True) if mate == 1]
     for move in drawing_moves(board):
         board.push(move)
@@ -181,9 +181,9 @@ def _illegal_moves(board: chess.Board) -> list[str]:
 
 
 def _after_random_moves(board: chess.Board, num_moves: int, rng: np.random.Generator) -> chess.Board:
-    """Stop before a move that would end the game."""
+    """Play up to `num_moves` random legal moves on `board`, and return it. Stop before a move that would end the game."""
     for _ in range(num_moves):
-        legal = list(board.legal_moves)  # `grpo.board.actions.random_move` has another order, which would draw other examples.
+        legal = list(board.legal_moves)  # `random_move` orders the moves otherwise, so a seed would give other examples.
         board.push(legal[int(rng.integers(len(legal)))])
         if board.is_game_over():
             board.pop()

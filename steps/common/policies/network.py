@@ -46,7 +46,6 @@ class NetworkCompetitor:
         return SamplingPlayer(self.policy, name, temperature=temperature, rng=torch_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, entropy and agreement with the engine."""
         return heldout_metrics(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:

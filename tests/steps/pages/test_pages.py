@@ -131,7 +131,7 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
     assert re.search(r" 0\.750 +0\.250 +\+0\.500 \[.*A is better", row)
     [row] = [line for line in lines if "held-out regret of the pretrained policy" in line]
     assert "is better" not in row, "the same number"
-    assert re.search(r"another pretrained policy: [^;]*candidate against pretrained \(best moves\)", lines[-1])
+    assert re.search(r"another or unknown pretrained policy: [^;]*candidate against pretrained \(best moves\)", lines[-1])
     assert "held-out regret of the candidate" in lines[-2]
     assert len("\n".join(lines).splitlines()) <= 25
 
