@@ -67,7 +67,7 @@ class Network(nn.Module):
     def _likeliest(self, sums_NW: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
         """Choose the moves in float64.
 
-        In float32, rounding differs with the batch's shape. Of two nearly equal moves, sampling could look at one and the loss at the other.
+        Float32 rounds by the batch's shape, so sampling and loss could look at different ones of two nearly equal moves.
         """
         weights = {name: parameter.double() for name, parameter in self.moves.scorer.named_parameters()}
         with torch.autocast(sums_NW.device.type, enabled=False):
