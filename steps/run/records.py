@@ -203,12 +203,11 @@ class Run:
 
     @property
     def launcher(self) -> str:
-        """Token of the latest launcher."""
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` to resume the run: "batch" if the token is empty and the store is S3."""
+        """Values of `--with` to resume the run."""
         return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
 
     @property
@@ -234,7 +233,6 @@ class Run:
 
     @property
     def error(self) -> str:
-        """Error of `failure`, or the note that the user stopped the run; else empty."""
         if self.failure is not None:
             return self.failure.error
         return _STOPPED if self._marks.is_stopped and self.status == "killed" else ""
@@ -244,7 +242,6 @@ class Run:
         return "" if self.failure is None else self.failure.step
 
     def set_published(self) -> None:
-        """Record that the tracking store has the complete run, if the run and all attempts have ended."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
             self._set("published")
 
@@ -336,7 +333,6 @@ class Runs:
         return sorted((run for run in map(self.get, names) if run is not None), key=lambda run: run.order, reverse=True)
 
     def _marks(self, run: str = "") -> dict[str, _Marks]:
-        """Return run -> marks; all runs by default."""
         marks: dict[str, _Marks] = {}
         for match in filter(None, map(_MARK.fullmatch, self._store.keys(f"marks/{run}/" if run else "marks/"))):
             of_run = marks.setdefault(match["run"], _Marks())

@@ -67,7 +67,7 @@ class Step:
     says: str  # Purpose of the step.
     reads: tuple[str, ...] = ()  # Sections and dotted names of settings. `body` gets no others.
     reads_kind: bool = False  # Whether also the section of the policy's kind is read, such as `[language]`.
-    inputs: tuple[StepName, ...] = ()  # Steps whose outputs are read.
+    inputs: tuple[StepName, ...] = ()
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
     joins: str = ""  # Pattern of the files that this step joins from parallel tasks; the version covers their hashes.
@@ -91,7 +91,6 @@ class Step:
         return (*self.reads, *([section] if self.reads_kind and section else []), *self.variant(kind).reads)
 
     def settings(self, settings: Settings) -> dict[str, Any]:
-        """Return the settings that the step reads, as JSON data."""
         return part_of(settings, self.reads_for(settings.policy.kind))
 
 
