@@ -48,7 +48,6 @@ def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | Non
 
 
 def _computed(run: Run) -> dict[str, float]:
-    """Return step -> seconds of its longest task that computed an output."""
     longest: dict[str, float] = {}
     for attempt in run.latest().values():
         if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:
