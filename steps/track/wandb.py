@@ -23,7 +23,6 @@ _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 1
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return None if mirroring is off or a container's disk would lose offline files."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None
@@ -68,7 +67,6 @@ class _Mirror:
         return ""
 
     def _upload_command(self) -> str:
-        """Return the command that uploads all offline runs of this home; empty if all are uploaded."""
         folder = self._home / _FOLDER
         is_open = any(not list(run.glob("*.synced")) for run in folder.glob("offline-run-*"))
         return f"wandb sync {shlex.quote(str(folder))}/offline-run-*" if is_open else ""
