@@ -30,8 +30,6 @@ LADDER_NOTE: Final = (
 
 
 class Rung(Document):
-    """Stockfish with fixed nodes per move and a fraction of random moves."""
-
     nodes: int
     random_share: float  # Probability of a random move. With 1, `nodes` has no effect.
 
@@ -200,7 +198,6 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    """Return the largest number of openings that `place_on_ladder` can use."""
     num_probes = len(make_rungs(config)).bit_length()
     boundaries, size = _parts(num_players, config)
     return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size

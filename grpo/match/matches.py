@@ -39,7 +39,7 @@ class End(StrEnum):
     REPETITION = "threefold repetition"
     FIFTY_MOVES = "fifty moves"
     PLY_CAP = "ply cap"
-    FORFEIT = "no legal move named"  # The player named no legal move, and loses.
+    FORFEIT = "no legal move named"
 
 
 UNDECIDED: Final = frozenset((End.REPETITION, End.FIFTY_MOVES, End.PLY_CAP))
@@ -239,9 +239,7 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """Return the match with adjudicated scores.
-
-    A side wins an `UNDECIDED` game if the engine finds the side ahead by more than `CENTIPAWNS`, or with a forced mate.
+    """A side wins an `UNDECIDED` game if the engine finds the side ahead by more than `CENTIPAWNS`, or with a forced mate.
 
     The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. The engines of `pool`
     must have MultiPV 1. Raises EngineError if too many searches fail.

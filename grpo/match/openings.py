@@ -32,8 +32,8 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    Openings come from `evaluation.opening_book`; without a book, they are balanced positions after random plies. Adds to `exclude` the keys
-    of the chosen openings, without a book of all tried positions. A smaller count gives the beginning of the same list.
+    Adds to `exclude` the keys of the chosen openings, without a book of all tried positions. A smaller count gives the beginning of the
+    same list.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """

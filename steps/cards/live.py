@@ -20,7 +20,7 @@ _MOST_SECONDS: Final = 60.0
 
 
 class LiveCard:
-    """Redraws a step's card from time to time. An error in the card ends the updates, not the step."""
+    """An error in the card ends the updates, not the step."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)
@@ -67,7 +67,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update the card. Parts of unchanged kinds are updated in place, because Metaflow shows a new layout with a delay."""
+        """Parts of unchanged kinds are updated in place, because Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:

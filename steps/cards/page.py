@@ -34,7 +34,7 @@ class Seen:
     progress: tuple[float, str] | None = None  # Fraction done in [0, 1] and a text; None before the first progress.
     folder: Path | None = None  # Folder of the stored output; None before the end.
     failure: str = ""  # The error that ended the step, with its remedy.
-    is_reused: bool = False  # Whether the store already had the output.
+    is_reused: bool = False
 
     @property
     def kind(self) -> str:
@@ -51,7 +51,6 @@ class Seen:
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
-        """Return a JSON file's content, another file's text, or an empty dict if the file is missing."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")

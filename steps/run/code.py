@@ -1,6 +1,5 @@
 """Hash of the code that computes a step's output. Docstrings, comments, functions' annotations and messages do not count.
 
-The hash covers the modules that a step's module imports and uses, directly or indirectly, and their data files.
 The hash is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
 """
 
@@ -39,7 +38,7 @@ _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 @cache
 def code_hash(module: str, kind: str, network: str) -> str:
-    """Return the hash of a module's code and data; `kind` and `network` are settings of `policy`."""
+    """`kind` and `network` are settings of `policy`."""
     code = code_of(module, kind, network)
     patterns = (pattern.format(kind=kind) for name in _DATA.keys() & code.keys() for pattern in _DATA[name])
     data = {path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)}
@@ -64,7 +63,6 @@ def code_of(module: str, kind: str, network: str) -> dict[str, str]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return a module's file; None for other packages and for names of no module."""
     path = ROOT.joinpath(*name.split("."))
     files = (path.with_suffix(".py"), path / "__init__.py") if name.startswith(_PACKAGES) else ()
     return next(filter(Path.is_file, files), None)

@@ -19,7 +19,7 @@ class CommandError(PlainError, ValueError):
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """Return the command that resumes a run; `places` are values of `--with`, such as "batch"."""
+    """`places` are values of `--with`, such as "batch"."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 
@@ -62,5 +62,4 @@ def pasteable(command: str) -> str:
 
 
 def shortened(path: str | Path) -> str:
-    """Return a path below the working directory as a relative path, any other path unchanged."""
     return os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else str(path)

@@ -42,7 +42,7 @@ class Copies:
         self._objects = objects
 
     def outputs(self, step: str, version: str) -> dict[str, dict[str, Any]]:
-        """Return key prefix -> manifest of each copy. Copies with a damaged manifest are left out with a warning."""
+        """Return key prefix -> manifest of each copy."""
         manifests = {}
         for key in self._objects.keys(f"outputs/{step}/{version}/"):
             prefix = key.removesuffix(f"/{MANIFEST}")

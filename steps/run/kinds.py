@@ -34,8 +34,6 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """The `repr` shows only modules that outputs depend on."""
-
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
     figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts), and `more_parts`, which returns the parts below.
     variants: Mapping[str, Variant] = field(default_factory=dict)  # By step; other steps use the body of their own file.

@@ -30,13 +30,13 @@ class Launch:
 
     @property
     def label(self) -> str:
-        """Name of the run until it has a verdict: preset, at most three changed settings, and seed."""
+        """Name of the run until it has a verdict."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
         more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
         return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
 
     def command(self, words: Sequence[str] = ()) -> str:
-        """Return the shell command that starts an equal run; `words` follow `run`."""
+        """`words` follow `run`."""
         is_plain = self.preset == DEFAULT_PRESET and not self.differences
         settings = [] if is_plain else ["--config-value", "settings", shlex.quote(self.text.strip())]
         return " ".join(["python", FLOW_FILE, *settings, "run", *map(shlex.quote, words)])

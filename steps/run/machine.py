@@ -21,7 +21,7 @@ TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names of secrets in AWS Secrets Manager, comma-separated. Containers get the secrets as variables.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
-LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")  # Host names of the machine itself.
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OFF: Final = "off"  # No copy; the default.
 OFFLINE: Final = "offline"  # A folder in `Machine.home`, which `wandb sync` uploads.
 ONLINE: Final = "online"  # Sent while the step runs; without an API key, the same as `offline`.
@@ -64,7 +64,6 @@ class Machine:
 
     @property
     def shown_uri(self) -> str:
-        """Tracking URI without user, password and query, for messages."""
         return without_secrets(self.tracking_uri)
 
 

@@ -13,7 +13,7 @@ from grpo.settings.types import S3_SCHEME
 
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")  # Another writer was first, or is writing now.
 _ABSENT: Final = ("NoSuchKey", "404")  # Missing object; 404 answers a HEAD request.
-_NUM_READS: Final = 3  # Attempts to read an object; connections break.
+_NUM_READS: Final = 3
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",

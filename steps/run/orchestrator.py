@@ -41,10 +41,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return "metadata: ADDRESS" of Metaflow's metadata service, or "metadata: local" without a service.
-
-    Raises OrchestratorError if the service's address is not set, or if the service does not answer or reports an error.
-    """
+    """Raise OrchestratorError if the service's address is not set, or if the service does not answer or reports an error."""
     import requests
     from metaflow import metaflow_config
 

@@ -57,7 +57,7 @@ def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG0
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return the hash of the default settings except `IN_NO_VERSION`. Pages show the defaults."""
+    """Pages show the defaults."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 
@@ -70,4 +70,3 @@ OUTSIDE: Final[Mapping[Outside, Callable[[Settings, Machine], dict[str, str]]]] 
     Outside.MODEL: _model,
     Outside.DEFAULTS: _defaults,
 }
-"""Input -> function that returns name -> hash, or for engine and device name -> description."""

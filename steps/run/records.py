@@ -202,12 +202,11 @@ class Run:
 
     @property
     def launcher(self) -> str:
-        """Token of the latest launcher."""
         return next((attempt.launcher for attempt in reversed(self.attempts) if attempt.launcher), self.facts["launcher"])
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` to resume the run: "batch" if the token is empty and the store is S3."""
+        """Values of `--with` to resume the run."""
         return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
 
     @property
@@ -233,7 +232,6 @@ class Run:
 
     @property
     def error(self) -> str:
-        """Error of `failure`, or the note that the user stopped the run; else empty."""
         if self.failure is not None:
             return self.failure.error
         return _STOPPED if self._marks.is_stopped and self.status == "killed" else ""
@@ -243,7 +241,6 @@ class Run:
         return "" if self.failure is None else self.failure.step
 
     def set_published(self) -> None:
-        """Record that the tracking store has the complete run, if the run and all attempts have ended."""
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
             self._set("published")
 

@@ -67,7 +67,7 @@ class Step:
     says: str  # Purpose of the step.
     reads: tuple[str, ...] = ()  # Sections and dotted names of settings. `body` gets no others.
     reads_kind: bool = False  # Whether also the section of the policy's kind is read, such as `[language]`.
-    inputs: tuple[StepName, ...] = ()  # Steps whose outputs are read.
+    inputs: tuple[StepName, ...] = ()
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
     joins: str = ""  # Pattern of the files that this step joins from parallel tasks; the version covers their hashes.

@@ -75,7 +75,7 @@ class Store:
         return self._folder / "progress" / step / version
 
     def place(self, output: StepOutput) -> str:
-        """Return an output's address for messages: a folder, or the prefix of the copies in S3."""
+        """Return an output's address for messages."""
         root = self._folder if self._copies is None else self
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
@@ -133,7 +133,6 @@ class Store:
         return next((manifest for prefix, manifest in matching if self._fetch(prefix, manifest, folder)), None)
 
     def _fetch(self, prefix: str, manifest: Mapping[str, Any], folder: Path) -> bool:
-        """Download a copy to `folder`, and set the old folder aside. Return False if the copy is damaged."""
         assert self._copies is not None
         try:
             with atomic_folder(folder) as new_folder:
@@ -168,7 +167,6 @@ class Store:
         return records
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the sorted keys below a prefix such as `runs/`."""
         return self._objects.keys(prefix)
 
     def probe(self) -> None:
@@ -184,7 +182,7 @@ class Making:
     def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
         self._copy, self._number, self._saved_hashes = "", 0, set[str]()
-        self.progress = store.progress(step, version)  # Folder that survives kills.
+        self.progress = store.progress(step, version)
         was_local = store.folder(step, version).exists()
         manifest = store._verified(step, version)
         self.output = None if manifest is None else _output(manifest)  # None until the output is in the store.
@@ -200,7 +198,7 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Make the copy in S3, if used, equal to `progress`. If S3 fails, print a warning."""
+        """Make the copy in S3, if used, equal to `progress`."""
         if self._store._copies is not None:
             try:
                 self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)

@@ -22,7 +22,7 @@ class Pace:
     def text(self, done: int, total: int, unit: str, after: Callable[[], float | None] = lambda: None) -> str:
         """Return a text such as "1,200 of 3,000 steps, 14/s, about 2 min 08 s left, 5 min 10 s left in the run".
 
-        The first `_MIN_UNITS` units have no estimate. `after()` estimates the run's seconds after this work (None if unknown).
+        `after()` estimates the run's seconds after this work (None if unknown).
         """
         now = time.monotonic()
         if self._first is None or done < self._last:
@@ -58,7 +58,6 @@ class TerminalSink:
     def __init__(
         self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
     ) -> None:
-        """Take the first word of each line, metrics to show, a printing function, and `after` as in `Pace.text`."""
         self._step, self._shown, self._say, self._after = step, tuple(shown), say, after
         self._pace = Pace()
         self._due = time.monotonic() + _SECONDS_TO_FIRST_LINE
@@ -80,14 +79,12 @@ class TerminalSink:
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:
-        """Print progress and the latest metrics after 10 s and then once a minute, but nothing while `done` is 0."""
         now, text = time.monotonic(), self._pace.text(done, total, unit, self._after)
         if done and now >= self._due:
             self._due = now + _SECONDS_BETWEEN_LINES
             self.finish(text)
 
     def finish(self, text: str = "") -> None:
-        """Print a line, unless the text, the latest metrics and the events' repetitions are all empty."""
         numbers = ", ".join(f"{name} {number:.4g}" for name, number in self._numbers.items())
         repeated = ", ".join(f"{name} {count:,} more times" for name, count in self._events.items() if count)
         self._numbers.clear()

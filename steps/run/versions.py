@@ -56,7 +56,6 @@ def step_version(
 
 
 def describe_code() -> CodeFacts:
-    """Take commit and dirty flag from the variable `CODE`, if set, else from git."""
     lock = sha256_file(LOCK)
     if inherited := os.environ.get(CODE):
         launched = json.loads(inherited)

@@ -58,8 +58,6 @@ class Part:
 
 @dataclass(kw_only=True)
 class Work:
-    """All that a step's body may use."""
-
     folder: Path  # Empty at first, the step's output at the end.
     settings: Settings
     machine: Machine
@@ -73,7 +71,7 @@ class Work:
     say: Callable[[str], None] = print
     saved: Callable[[], None] = lambda: None  # The body calls this after each save of progress.
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events for the listeners.
-    _rows: list[dict[str, Any]] = field(default_factory=list)  # Parsed lines of the journal.
+    _rows: list[dict[str, Any]] = field(default_factory=list)
     _old_times: deque[int] | None = None  # Times (ms since 1970) of cut lines, for the same records; None before `go_on_after`.
 
     def __post_init__(self) -> None:
@@ -116,7 +114,6 @@ class Work:
             self._send(record_of(row["record"]), is_aside=row["aside"])
 
     def write_history(self) -> None:
-        """Write history and journal into `folder`."""
         if self._old_times is None:
             self.go_on_after(-1)
         (self.folder / HISTORY).write_text("".join(f"{_text(record_row(record))}\n" for record in self.history()), encoding="utf-8")
@@ -153,7 +150,6 @@ def _sealed(row: Mapping[str, Any]) -> str:
 
 
 def _unsealed(line: bytes) -> dict[str, Any] | None:
-    """Return None if the line is incomplete, changed or of another form."""
     if (seal := _SEAL.search(line)) is None:
         return None
     text = f"{line[: seal.start()].decode(errors='replace')}}}"

@@ -94,7 +94,6 @@ class TrackingStore:
 
     @cached_property
     def experiment(self) -> str:
-        """Id of the experiment; creates a missing one."""
         if (experiment := self.client.get_experiment_by_name(EXPERIMENT)) is None:
             root = None if self._file is None else (self._file.parent / "mlartifacts").as_uri()
             with ignore_existing():
@@ -106,7 +105,6 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return the variables or the file with an account for this kind of store; empty without an account."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")

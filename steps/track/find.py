@@ -87,7 +87,6 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether a name begins like a path (`.`, `~`, `/`), or is an existing folder and not `last`, an alias or a version."""
     is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 

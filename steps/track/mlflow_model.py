@@ -22,7 +22,7 @@ POLICY: Final = "policy"
 _CODE: Final = Path(__file__).with_name("mlflow_code.py")
 _LIBRARY: Final = Path(steps.__file__).parents[1] / "grpo"
 LIBRARY: Final = "grpo.zip"
-_NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")  # Packages for every kind of policy.
+_NEEDS: Final = ("mlflow", "torch", "safetensors", "pydantic", "chess", "numpy", "pandas")
 _EXAMPLES: Final = (
     "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
     "rnbqkbnr/ppp1pppp/8/8/3pP3/2N5/PPPP1PPP/R1BQKBNR b KQkq e3 0 3",

@@ -9,7 +9,6 @@ in games. A peak becomes `peak` if
 - the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
 
 Every account of the server can write tags, sources and files, so `grpo.base.door` checks them before use.
-An alias stays if this code cannot read its version.
 """
 
 import json
@@ -252,7 +251,6 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
 
 
 def _offer(offered: Version, role: str, decision: Selection, client: MlflowClient) -> str:
-    """Return the end of a line, such as "is version 7"."""
     preset, current = offered.preset, _find_version(role, offered.preset, client)
     if isinstance(current, ForeignError):
         return f"stays: {current}"
@@ -271,7 +269,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
-    """Return the logged model's address and the hash of the files' hashes. A peak's model has the outputs that a resumed run needs."""
+    """A peak's model has the outputs that a resumed run needs."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"

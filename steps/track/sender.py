@@ -40,7 +40,6 @@ class Sender(threading.Thread):
         self._has_warned = False
 
     def finish(self) -> None:
-        """Wait up to `seconds_at_end` until the ended attempt's last lines are sent; warn if they are not."""
         self.is_over.set()
         self.join(self.seconds_at_end)
         if self.is_alive():

@@ -17,7 +17,7 @@ from steps.run.records import Run, Runs
 from steps.run.store import Store
 
 SWEEP: Final = "chess_grpo.sweep"  # Run's tag: SWEEP_NAME/RUN_KEY.
-SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"  # Environment variable with the tag.
+SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,6 @@ def _lines(option: str) -> list[str]:
 
 
 def _value(word: str) -> Any:
-    """Return a TOML value; a string needs no quotes."""
     try:
         return tomllib.loads(f"value = {word}")["value"]
     except tomllib.TOMLDecodeError:

@@ -23,7 +23,6 @@ _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 1
 
 
 def mirror_of(machine: Machine, attempt: Attempt) -> Sender | None:
-    """Return None if mirroring is off or a container's disk would lose offline files."""
     is_online = machine.mirror == ONLINE and bool(os.environ.get(KEY))
     if machine.mirror == OFF:
         return None

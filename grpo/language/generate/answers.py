@@ -66,7 +66,7 @@ def _written(
     cache.batch_select_indices(kept)
     mask, logits = mask[kept], output.logits[kept]
     rows = list(range(len(prompts)))  # Unfinished answers.
-    written: list[list[tuple[int, float]]] = [[] for _ in prompts]  # Token ids with log-probabilities.
+    written: list[list[tuple[int, float]]] = [[] for _ in prompts]
     for length in range(1, policy.config.max_answer_tokens + 1):
         chosen, log_probs = _drawn(logits[:, -1], temperature, None if streams is None else [streams[row] for row in rows])
         for row, token in zip(rows, zip(chosen.tolist(), log_probs.tolist(), strict=True), strict=True):

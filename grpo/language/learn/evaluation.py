@@ -29,7 +29,7 @@ from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
 _ROOT: Final = 0  # One seed for all policies makes comparisons less noisy.
-_NUM_SAMPLED: Final = 2  # Sampled answers per board.
+_NUM_SAMPLED: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -72,7 +72,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return the loss's sum and the number of tokens by text task. Each task has its own batch, which saves padding."""
+    """Each task has its own batch, which saves padding."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
@@ -84,6 +84,6 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Return a linear warm-up times a linear decay, which would reach 0 one step after the last. Steps count from 1."""
+    """Steps count from 1."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

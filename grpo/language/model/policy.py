@@ -119,7 +119,6 @@ class LanguagePolicy:
 
     @property
     def pad_id(self) -> int:
-        """May equal `end_id`."""
         return int(self.tokenizer.pad_token_id)
 
     @property
@@ -139,8 +138,8 @@ class LanguagePolicy:
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **arguments: Any) -> Any:
         """Return the network's output. Its logits are of the last `num_last` columns, or of all columns if the model cannot cut them.
 
-        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. The network gets all other `arguments`. Position
-        ids come from the mask, because a model's default positions count padding.
+        `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. Position ids come from the mask, because a
+        model's default positions count padding.
         """
         if self._cuts_logits:
             arguments["logits_to_keep"] = num_last

@@ -49,7 +49,7 @@ class Grades:
     is_legal_best: bool  # Whether the move in section B is legal; False for the environment task.
 
     def total(self, content_weight: float = 1.0) -> float:
-        """Return the reward. `content_weight`, in [0, 1], multiplies the chess parts."""
+        """`content_weight`, in [0, 1], multiplies the chess parts."""
         return self.malformed + sum(value * (content_weight if name in CHESS else 1.0) for name, value in self.parts.items())
 
 
