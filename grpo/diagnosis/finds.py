@@ -433,7 +433,8 @@ def flat_reward(run: Assessment) -> Answer:
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
         least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
-    is_rise = run.measures_rise or (run.rises and trend.most > nothing)
+    # A gain is measured from the reference in the same states, so its level is a rise, also if it was reached in the first steps.
+    is_rise = run.measures_rise or (run.rises and trend.most > nothing) or ("gain" in run.history.series and trend.end > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
     if trend.most > least:

@@ -255,6 +255,11 @@ SICK: Mapping[str, tuple[list[Record], dict[str, int], tuple[str, ...]]] = {
     "and regret falls": (told_otherwise(150, **FLAT, grpo__regret=lambda step: 0.1 - step * 2e-4), {}, ()),
     "a gain of a hundredth": (told_otherwise(150, **FLAT, grpo__reward_gain=lambda step: 0.01 * step / 150), {}, ()),
     "a gain of nothing": (told_otherwise(150, **FLAT, grpo__reward_gain=lambda step: 1e-6 * step / 150), {}, ("flat_reward",)),
+    "a gain that comes in twenty steps and stays": (
+        told_otherwise(400, **FLAT, grpo__reward_gain=lambda step: 0.016 - 0.016 * math.exp((1 - step) / 6) + 0.002 * math.sin(step)),
+        {},
+        (),
+    ),
     "a resumed run's divergence": ([Record(row.step + 50, row.metrics) for row in ours(grpo__kl_reference=0.1)], {}, ()),
     "a stop at critical entropy, wherever the settings draw the line": (STOPPED, {}, ("entropy_collapse",)),
     "a recovery from it": ([*STOPPED, Record(62, OURS, (Event("recovery_ended", "healthy"),))], {}, ()),
