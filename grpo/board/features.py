@@ -12,8 +12,8 @@ Legend: B boards, A legal moves of a board (padded), N legal moves of all boards
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -41,6 +41,12 @@ _WEIGHT_OF_CODE: Final = torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE
 _HAS_SQUARE: Final = (_CODES > _PIECES) & (_CODES <= _WHOLE)
 # Code of the mirrored feature: `^ 7` reverses a square's file.
 _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES).to(torch.int16)
+
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -92,15 +98,16 @@ class MoveFeatures:
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
-def joined_features(parts: Sequence[MoveFeatures]) -> MoveFeatures:
-    """Return the features of all parts' boards, in order."""
-    width = max(part.counts.shape[1] for part in parts)
-    return MoveFeatures(
-        boards=torch.cat([part.boards for part in parts]),
-        counts=torch.cat([functional.pad(part.counts, (0, width - part.counts.shape[1])) for part in parts]),
-        num_entries=torch.cat([part.num_entries for part in parts]),
-        entries=torch.cat([part.entries for part in parts]),
-    )
+def joined(parts: Sequence[_Record]) -> _Record:
+    """Concatenate the tensors, also of nested dataclasses, padded with 0 to the widest row. Other values come from the first part."""
+
+    def join(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], Tensor):
+            width = max(value.shape[-1] for value in values)
+            return torch.cat([functional.pad(value, (0, width - value.shape[1])) if value.dim() > 1 else value for value in values])
+        return joined(values) if is_dataclass(values[0]) else values[0]
+
+    return replace(parts[0], **{field.name: join([getattr(part, field.name) for part in parts]) for field in fields(parts[0])})
 
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from grpo.board.features import MoveFeatures, joined_features, move_features
+from grpo.board.features import MoveFeatures, joined, move_features
 from grpo.board.moves import legal_actions, positions_after
 
 # Some 6,000 replies on a processor, whose bitboards fit into the cache: 2,000 moves at once take 1.4 times as long.
@@ -60,7 +60,7 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
     known = cached.features.select_rows(index[hits], cached.features.counts.shape[1])
     if not len(misses):
         return known
-    both = joined_features([known, reply_features(encodings_BE, rows[misses], ids[misses])])
+    both = joined([known, reply_features(encodings_BE, rows[misses], ids[misses])])
     # Weights of equal boards in another order would round otherwise, so the moves return to their order.
     order = torch.empty_like(rows).index_copy(0, torch.cat([hits, misses]), torch.arange(len(rows), device=rows.device))
     return both.select_rows(order, both.counts.shape[1])
@@ -79,4 +79,4 @@ def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatu
     is_legal = torch.zeros_like(action_ids, dtype=torch.bool).index_put((rows, columns), torch.ones_like(rows, dtype=torch.bool))
     size = _MOVES_AT_ONCE[rows.device.type]
     parts = zip(after_ME.split(size), action_ids.split(size), is_legal.split(size), strict=True)  # type: ignore[no-untyped-call]
-    return joined_features([move_features(after, ids, legal, torch.zeros_like(legal)) for after, ids, legal in parts])
+    return joined([move_features(after, ids, legal, torch.zeros_like(legal)) for after, ids, legal in parts])

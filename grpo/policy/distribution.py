@@ -6,7 +6,7 @@ log-probability 0, because 0 * -inf would make sums over A NaN.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import chess
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from grpo.board.actions import action_id, legal_action_ids
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
-from grpo.board.features import MoveFeatures, move_features
+from grpo.board.features import MoveFeatures, joined, move_features
 from grpo.board.replies import CachedReplies, find_replies
 from grpo.dataset.table import LabelArrays
 
@@ -169,17 +169,3 @@ def on_device(record: _Record, device: torch.device) -> _Record:
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})
-
-
-def joined(parts: Sequence[_Record]) -> _Record:
-    """Concatenate the tensors, also of nested dataclasses, padded with 0 to the widest row. Other values come from the first part."""
-
-    def join(values: Sequence[Any]) -> Any:
-        if isinstance(values[0], Tensor):
-            width = max(value.shape[-1] for value in values)
-            return torch.cat(
-                [torch.nn.functional.pad(value, (0, width - value.shape[1])) if value.dim() > 1 else value for value in values]
-            )
-        return joined(values) if is_dataclass(values[0]) else values[0]
-
-    return replace(parts[0], **{field.name: join([getattr(part, field.name) for part in parts]) for field in fields(parts[0])})

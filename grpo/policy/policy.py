@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from grpo.base.errors import NonFiniteError
 from grpo.base.files import CorruptError, sha256_text
 from grpo.base.seeding import named_seed
+from grpo.board.features import joined
 from grpo.board.replies import cache_replies
-from grpo.policy.distribution import MoveDistribution, PositionBatch, joined, on_device
+from grpo.policy.distribution import MoveDistribution, PositionBatch, on_device
 from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError, policy_facts, write_facts
 from grpo.policy.networks import LooksAhead, make_network
 from grpo.settings.kinds import NETWORK

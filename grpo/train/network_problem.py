@@ -23,7 +23,8 @@ from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.board.encoding import decode
-from grpo.policy.distribution import PRECISIONS, MoveDistribution, MovePolicy, PositionBatch, joined, on_device
+from grpo.board.features import joined
+from grpo.policy.distribution import PRECISIONS, MoveDistribution, MovePolicy, PositionBatch, on_device
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.grpo import GrpoConfig
 from grpo.train import probes

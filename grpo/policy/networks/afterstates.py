@@ -55,6 +55,6 @@ class Network(nn.Module):
         return padded(self.scorer(positions.move_features().sums(self.embedding)), positions.is_legal)
 
 
-def padded(scores_N: Tensor, is_legal_BA: Tensor) -> Tensor:
-    """Return the scores of all legal moves as [B, A], 0 on padding."""
-    return scores_N.new_zeros(is_legal_BA.shape).masked_scatter(is_legal_BA, scores_N)
+def padded(scores_N: Tensor, is_move_BA: Tensor, padding: float = 0.0) -> Tensor:
+    """Return the scores of all moves as [B, A]."""
+    return scores_N.new_full(is_move_BA.shape, padding).masked_scatter(is_move_BA, scores_N)

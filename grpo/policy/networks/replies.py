@@ -55,7 +55,7 @@ class Network(nn.Module):
         if len(answered) < len(rows):
             replies = replies.select_rows(answered, replies.counts.shape[1])
         with torch.no_grad():
-            best = _padded_by(replies, self._threats(replies)).argmax(1)
+            best = afterstates.padded(self._threats(replies), replies.counts > 0, -torch.inf).argmax(1)
         # Only the largest threat has a gradient, so the others are computed without.
         slot = rows[answered], slots[answered]
         largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies.select_moves(best)).to(logits.dtype))
@@ -72,7 +72,7 @@ class Network(nn.Module):
         weights = {name: parameter.double() for name, parameter in self.moves.scorer.named_parameters()}
         with torch.autocast(sums_NW.device.type, enabled=False):
             scores_N: Tensor = functional_call(self.moves.scorer, weights, sums_NW.double())
-        logits_BA = afterstates.padded(scores_N, is_legal_BA).masked_fill(~is_legal_BA, -torch.inf)
+        logits_BA = afterstates.padded(scores_N, is_legal_BA, -torch.inf)
         columns = logits_BA.sort(dim=1, descending=True, stable=True).indices[:, :count]
         is_move = torch.arange(columns.shape[1], device=columns.device) < is_legal_BA.sum(1, keepdim=True)
         return functional.pad(torch.where(is_move, columns, -1), (0, count - columns.shape[1]), value=-1)
@@ -80,9 +80,3 @@ class Network(nn.Module):
     def _threats(self, replies: MoveFeatures) -> Tensor:
         scores: Tensor = self.threats(replies.sums(self.moves.embedding[:, : len(self.threats.bias)]))
         return scores
-
-
-def _padded_by(replies: MoveFeatures, threats_N: Tensor) -> Tensor:
-    """Return the threats as [M, replies], -infinity on padding."""
-    is_reply = replies.counts > 0
-    return threats_N.new_full(is_reply.shape, -torch.inf).masked_scatter(is_reply, threats_N)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
 from grpo.board.encoding import NUM_PIECE_CODES
-from grpo.board.features import NUM_ROWS, REPETITION
-from grpo.policy.distribution import PositionBatch, joined
+from grpo.board.features import NUM_ROWS, REPETITION, joined
+from grpo.policy.distribution import PositionBatch
 from grpo.train.states import reflected
 
 EMBEDDING = torch.randn(NUM_ROWS, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
