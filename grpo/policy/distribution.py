@@ -100,6 +100,8 @@ class PositionBatch:
 
     def with_features(self) -> Self:
         """Return the batch with its moves' features, about 1.5 kB per board, which saves time if boards are used again."""
+        if self.features is not None:
+            return self
         pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
         return joined([replace(piece, features=piece.move_features()) for piece in pieces])
 
