@@ -6,10 +6,11 @@ CONFIG ?= laptop
 SET ?=
 ARGS ?=
 PORT ?= 5000
+MODEL ?= included
 export PYTHON CONFIG SET
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check soak prove gpu-check ui lock setup setup-run clean checks flows units steps proofs
+.PHONY: help run play test check soak prove gpu-check ui lock setup setup-run clean checks flows units steps proofs
 # `make run smoke` is a mistake, which is reported before anything is installed or started.
 ifeq ($(firstword $(MAKECMDGOALS)),run)
 ifneq ($(wordlist 2,2,$(MAKECMDGOALS)),)
@@ -27,6 +28,9 @@ help:
 
 run: setup-run  ## Run the pipeline. CONFIG=smoke or a TOML file, SET="grpo.learning_rate=1e-3 seed=1", ARGS="--resume-from peak"
 	@$(PY) flows/chess_grpo.py --no-pylint --config-value settings "$$($(PY) -c $(SETTINGS))" run $(ARGS)
+
+play: setup-run  ## Play in the browser against the policy that comes with the project. MODEL=champion: against your run's
+	@$(PY) -m steps.cli.main play $(MODEL) $(ARGS)
 
 test: setup  ## Run all checks and tests.
 	@$(MAKE) --no-print-directory --jobs 4 --output-sync checks flows units steps

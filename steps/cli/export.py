@@ -13,7 +13,7 @@ from steps.pages.known import results_of
 from steps.pages.templates import page
 from steps.run.machine import Machine
 from steps.run.store import Store
-from steps.track.find import find_policy
+from steps.track.find import FoundPolicy, find_policy
 
 
 @click.command()
@@ -25,7 +25,14 @@ def command(model: str, out: Path) -> int:
         raise ConfigError(f"{out} already exists; name another folder, or remove it")
     machine = Machine.here()
     policy = find_policy(model, machine)
-    results, facts = results_of(policy.record, Store.of(machine)), policy_facts(policy.folder)
+    write_export(policy, Store.of(machine), out)
+    print(f"written: {out}")
+    return 0
+
+
+def write_export(policy: FoundPolicy, store: Store, out: Path) -> None:
+    """Write the new folder `out`: the policy's files, its model card, and a manifest with run, step and strength."""
+    results, facts = results_of(policy.record, store), policy_facts(policy.folder)
     hashes = {weights_file(policy.folder).name: policy.weights_hash, "action table": facts["action_table"]}
     card = page("model_card", results=results, run=policy.run, policy_step=policy.policy_step, described=facts, hashes=hashes)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +40,5 @@ def command(model: str, out: Path) -> int:
         for name in policy_file_names(policy.folder):
             shutil.copyfile(policy.folder / name, folder / name)
         (folder / EXPORT_CARD).write_text(card, encoding="utf-8")
-        write_manifest(folder, {"kind": "export", "run": policy.run, "step": policy.policy_step})
-    print(f"written: {out}")
-    return 0
+        strength = policy.strength if results is None or policy.policy_step is None else results.decision.strength(policy.policy_step)
+        write_manifest(folder, {"kind": "export", "run": policy.run, "step": policy.policy_step, "strength": strength})

@@ -47,7 +47,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
     # The opponent's name is step and run. A folder adds the weights' hash; a MODEL without the run's id adds MODEL.
     name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
-    about = "Its strength is unknown."
+    about = named.strength or "Its strength is unknown."
     if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:
         about = results.decision.strength(named.policy_step)
 

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 LAST: Final = "last"
 RUN_NAMES: Final = "last, or a run's id"
+INCLUDED: Final = "included"
+INCLUDED_FOLDER: Final = Path(__file__).parents[2] / "policies" / INCLUDED
+"""The policy that comes with the project, written by `infra/included.py`."""
 POLICY_NAMES: Final = (
     "champion, peak or a version such as v7 (of another preset: smoke/champion); last or RUN (its champion); RUN/STEP (a checkpoint);"
-    " a policy's folder"
+    f" {INCLUDED} (comes with the project); a policy's folder"
 )
 _REGISTERED: Final = re.compile(rf"(?:(?P<preset>[\w-]+)/)?(?P<name>{'|'.join(ALIASES)}|v[0-9]+)")
 _RUN: Final = re.compile(r"[\w-]+")
@@ -39,6 +42,10 @@ _RUN: Final = re.compile(r"[\w-]+")
 
 class NotFoundError(PlainError, LookupError):
     """No run, policy, checkpoint or history has this name."""
+
+
+class EmptyRegistryError(NotFoundError):
+    """No run has registered a policy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +56,7 @@ class FoundPolicy:
     run: str  # Metaflow's id, or the folder's name if the id is unknown.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
     record: Run | None = field(default=None, compare=False)  # None for a folder, or if this store has no records of the run.
+    strength: str = ""  # What an exported policy's folder says of its strength.
 
     def __str__(self) -> str:
         return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
@@ -87,7 +95,7 @@ class NamedPolicy:
 
 
 def is_folder(name: str) -> bool:
-    is_taken = name in ("", LAST) or _REGISTERED.fullmatch(name)
+    is_taken = name in ("", LAST, INCLUDED) or _REGISTERED.fullmatch(name)
     return name.startswith((".", "~", os.sep)) or (not is_taken and Path(name).is_dir())
 
 
@@ -117,12 +125,18 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
     """Return the policy called `name`, which has one of the forms in `POLICY_NAMES`. Download missing files.
 
-    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. Raises NotFoundError, TrackingAwayError, CorruptError,
-    ForeignError (this code cannot read the registered version).
+    A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. `champion` is the included policy until a run
+    registers one. Raises NotFoundError, TrackingAwayError, CorruptError, ForeignError (this code cannot read the registered version).
     """
     if is_folder(name):
         return _in_folder(Path(name))
-    policy = named_policy(name, machine, role=CHAMPION).fetch(machine)
+    try:
+        policy = _in_folder(INCLUDED_FOLDER) if name == INCLUDED else named_policy(name, machine, role=CHAMPION).fetch(machine)
+    except EmptyRegistryError:
+        if name != CHAMPION:
+            raise
+        print(f"{name}: no run has registered a policy yet, so this is the policy that comes with the project", file=sys.stderr)
+        policy = _in_folder(INCLUDED_FOLDER)
     print(f"{name}: {policy}, in {shortened(policy.folder)}", file=sys.stderr)
     return policy
 
@@ -180,7 +194,8 @@ def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     if (version := versions.get(preset)) is None:
         existing = [f"{other}/{name}" for other in sorted(versions)] or registry.newest_versions(machine)
         advice = f"there is {', '.join(existing)}" if existing else "let a run finish first"
-        raise NotFoundError(f"no policy of preset {preset} in {machine.shown_uri} is called {name!r}; {advice}; give {POLICY_NAMES}")
+        error_type = NotFoundError if existing else EmptyRegistryError
+        raise error_type(f"no policy of preset {preset} in {machine.shown_uri} is called {name!r}; {advice}; give {POLICY_NAMES}")
     if isinstance(version, ForeignError):
         raise ForeignError(f"{version}; give another policy: {POLICY_NAMES}")
     run = Runs(Store.of(machine)).get(version.run)
@@ -199,4 +214,4 @@ def _in_folder(path: Path) -> FoundPolicy:
         raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}")
     facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
     step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
-    return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step)
+    return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step, strength=facts.get("strength", ""))

@@ -30,3 +30,4 @@ def test_the_card_of_a_runs_policy_has_its_results(console: Run, tmp_path: Path)
     make_run(machine, MadeRun(name="1001", files=files))
     assert console("export", "1001", out := tmp_path / "out")[0] == 0
     assert "beats its own start" in (out / "README.md").read_text()
+    assert "ladder" in find_policy(str(out), machine).strength

@@ -75,7 +75,7 @@ def test_it_meets_fastchess_compliance_list_and_an_interrupt_in_a_search_ends_it
 
 
 def test_without_a_policy_a_chess_program_gets_the_reason_by_the_protocol(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "steps.cli.main", "uci"]
+    command = [sys.executable, "-m", "steps.cli.main", "uci", "--model", "peak"]
     environment = {**ENVIRONMENT, "CHESS_GRPO_HOME": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, input="uci\n", capture_output=True, text=True, check=False)
     assert done.returncode == 1

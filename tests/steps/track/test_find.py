@@ -16,7 +16,7 @@ from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError
 from steps.run.machine import Machine
 from steps.run.store import Store
 from steps.track import registry
-from steps.track.find import FoundPolicy, NotFoundError, find_policy, find_run, named_policy
+from steps.track.find import INCLUDED, INCLUDED_FOLDER, FoundPolicy, NotFoundError, find_policy, find_run, named_policy
 from steps.track.registry import Version
 
 IN_THE_STORE = {
@@ -122,6 +122,20 @@ def test_what_nothing_is_called_is_refused_with_what_there_is(name: str, words: 
         find_policy(name, home)
 
 
+def test_the_included_policy_is_the_champion_until_a_run_registers_one(home: Machine, registered: dict[tuple[str, str], Version]) -> None:
+    included = find_policy(INCLUDED, home)
+    assert (included.folder, included.record) == (INCLUDED_FOLDER, None)
+    assert included.strength
+    assert find_policy("champion", home) != included, "a run's champion is preferred"
+    registered.clear()
+    assert find_policy("champion", home) == included
+    for name in ("peak", "v1", "laptop/champion"):
+        with pytest.raises(NotFoundError, match="let a run finish first"):
+            find_policy(name, home)
+    with pytest.raises(NotFoundError, match="let a run finish first"):
+        named_policy("champion", home, role="peak")  # A run never resumes from the included policy.
+
+
 def test_an_alias_is_the_default_presets_or_the_only_ones(home: Machine, registered: dict[tuple[str, str], Version]) -> None:
     smoke = registered["smoke", "champion"]
     registered["blitz", "champion"] = replace(smoke, preset="blitz", policy_step=PEAK_AT, role="peak")
@@ -176,10 +190,10 @@ def test_a_policy_is_found_by_its_folder_with_its_step_where_that_is_known(home:
 def test_a_folder_named_like_an_alias_is_meant_when_written_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "named", lambda *_: {})
-    write_policy(tmp_path / "champion", 1)
-    assert find_policy("./champion", machine_of(tmp_path)).folder == tmp_path / "champion"
+    write_policy(tmp_path / "peak", 1)
+    assert find_policy("./peak", machine_of(tmp_path)).folder == tmp_path / "peak"
     with pytest.raises(NotFoundError, match="let a run finish first"):
-        find_policy("champion", machine_of(tmp_path))
+        find_policy("peak", machine_of(tmp_path))
 
 
 def test_another_action_table_an_unreadable_description_and_missing_weights_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
