@@ -21,7 +21,7 @@ class ForkError(PlainError, RuntimeError):
 
 
 def num_forks(wanted: int) -> int:
-    """Return `wanted`, or 1 if torch uses a GPU, which a fork cannot use."""
+    """Return `wanted`, or 1 if torch uses a GPU, which a forked process cannot use."""
     torch = sys.modules.get("torch")
     return 1 if torch is not None and torch.cuda.is_initialized() else wanted
 

@@ -17,7 +17,7 @@ from grpo.base.documents import Document
 from grpo.board.draws import repetition_key
 from grpo.engine.answers import EngineAnswer, EngineError
 from grpo.engine.pool import EnginePool, Query
-from grpo.match.forks import Tell, in_processes, num_forks
+from grpo.match.forks import Tell, in_processes
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
@@ -206,14 +206,14 @@ def play_match(
       selects a game's random numbers.
     - A game is a draw after `max_plies` plies from its opening.
     - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
-      advance.
+      advance. Players on a GPU need 1 (`num_forks`), because a forked process cannot use it.
 
     Raises ValueError if a player's move is illegal, ForkError if a process dies.
     """
     numbered = openings if isinstance(openings, Mapping) else dict(enumerate(openings))
     games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
     game_numbers = [2 * number + color for number in numbered for color in (0, 1)]
-    num_parts = max(1, min(num_forks(num_processes), len(openings)))
+    num_parts = max(1, min(num_processes, len(openings)))
     rows = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
     tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]
     played = in_processes(tasks, on_games_done or (lambda _: None))

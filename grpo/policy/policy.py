@@ -86,8 +86,9 @@ class NetworkPolicy:
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), _CACHED_AT_ONCE)]
         cached = []
         for piece in pieces:
-            columns = self.network.candidates(on_device(piece, self.device), _NUM_CACHED).cpu()
-            cached.append(replace(piece, cached_replies=cache_replies(piece.encodings, piece.action_ids, columns)))
+            batch = on_device(piece, self.device)
+            replies = cache_replies(batch.encodings, batch.action_ids, self.network.candidates(batch, _NUM_CACHED))
+            cached.append(replace(piece, cached_replies=on_device(replies, torch.device("cpu"))))
         return joined(cached)
 
     def look_ahead(self, wanted: bool) -> None:
@@ -97,6 +98,13 @@ class NetworkPolicy:
 
     def copied(self) -> Self:
         return type(self)(copy.deepcopy(self.network), self.config, self.device)
+
+    def on_cpu(self) -> Self:
+        """Return this policy, or, if it is on a GPU, a copy on the CPU in float32.
+
+        Games go faster there: python-chess takes most of a move's time, and a GPU serves one process, the CPU one for each core.
+        """
+        return self if self.device.type == "cpu" else type(self)(copy.deepcopy(self.network), self.config, torch.device("cpu"))
 
     def at_precision(self, precision: torch.dtype) -> Self:
         return type(self)(self.network, self.config, self.device, precision=precision)

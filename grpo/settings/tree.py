@@ -158,14 +158,14 @@ class SelectionConfig(Section):
 
 
 class TaskResources(Section):
-    """Request of one task on AWS Batch; local runs ignore it."""
+    """Request of one task on AWS Batch; local runs read only `num_gpus`."""
 
     num_cpus: Count = 2
     """CPU cores, torch threads and Stockfish processes."""
     memory_mib: Annotated[int, Field(ge=512)] = 7_000
     """Memory limit of a task. AWS Batch offers about 7.5 % less than a machine's nominal memory."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
-    """Number of GPUs; above 0, the task fails without a GPU."""
+    """Number of GPUs. At 0 the steps use the CPU, also in local runs. Above 0, tasks on AWS Batch fail without a GPU."""
 
 
 class ResourcesConfig(Section):

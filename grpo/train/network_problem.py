@@ -71,7 +71,7 @@ class NetworkProblem:
     def states(self, policy: NetworkPolicy, step: int) -> States:
         """`policy` first plays a round of self-play if one is due."""
         states = self._dataset.states(step)
-        return states if self._self_play is None else joined([states, self._self_play.states(step, policy)])
+        return states if self._self_play is None else joined([states, self._self_play.states(step, policy.on_cpu())])
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
         """Return the batch on the policy's device."""

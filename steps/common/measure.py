@@ -16,6 +16,7 @@ from pydantic import RootModel
 from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.match.forks import num_forks
 from grpo.match.ladder import Ladder, PlacedGames, Rung, place_on_ladder
 from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
@@ -78,7 +79,7 @@ class Arena:
             openings,
             max_plies=self.config.max_plies,
             on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
-            num_processes=self._num_processes,
+            num_processes=num_forks(self._num_processes),
         )
         self._num_done += len(result.games)
         return adjudicate(result, self.pool)

@@ -8,6 +8,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property
 from importlib import import_module
@@ -84,6 +85,9 @@ class _Task:
         # After `resume`, this code may differ from the code that launched the run.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
+        # As on AWS Batch, a step uses a GPU only if its resources ask for one. A chess network's games are faster on all cores.
+        if self.machine.device == "auto" and not getattr(self.settings.resources, step.resources).num_gpus:
+            self.machine = replace(self.machine, device="cpu")
         self.inherited = inherited_output(self.job["origin"], step.name)
         part = getattr(flow, "input", None)
         self.part = Part(number=0, count=1) if part is None else Part(**part)

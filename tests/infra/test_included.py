@@ -1,12 +1,10 @@
 """The policy that comes with the project: today's code plays it as the code that made it."""
 
-from collections.abc import Callable
-
 import chess
 
 from grpo.base.files import read_json, verified_manifest
 from infra.included import MOVES, best_moves
-from steps.track.find import INCLUDED, INCLUDED_FOLDER
+from steps.track.find import INCLUDED_FOLDER
 
 _MAX_BYTES = 4_000_000
 

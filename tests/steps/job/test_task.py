@@ -29,6 +29,8 @@ class CountingStep(Step):
 
 
 STEP = CountingStep(name="check_boards", says="Counts.", inputs=("join_boards",))
+devices: list[str] = []
+"""Device of each call's machine."""
 calls: list[str] = []
 """Words that the body has read from its input."""
 fails: list[BaseException] = []
@@ -36,6 +38,7 @@ fails: list[BaseException] = []
 
 
 def body(work: Work) -> None:
+    devices.append(work.machine.device)
     calls.append((work.inputs["join_boards"] / "boards.txt").read_text())
     if fails:
         raise fails.pop()
@@ -45,6 +48,7 @@ def body(work: Work) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_called() -> None:
     calls.clear()
+    devices.clear()
     fails.clear()
 
 
@@ -85,6 +89,17 @@ def test_what_the_store_has_is_not_computed_again_and_both_runs_have_it_on_recor
     assert first["output_hash"] == second["output_hash"]
     for name in ("run-1", "run-2"):
         assert recorded(store, name).output_of("check_boards") is not None
+
+
+@pytest.mark.parametrize(("asked", "num_gpus", "device"), [("auto", 0, "cpu"), ("auto", 1, "auto"), ("cuda", 0, "cuda")])
+def test_a_step_looks_for_a_gpu_only_if_its_resources_ask_for_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch, asked: str, num_gpus: int, device: str
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_DEVICE", asked)
+    flow = flow_of(store)
+    flow.job["settings"]["resources"]["games"]["num_gpus"] = num_gpus
+    run(replace(STEP, resources="games"), flow)
+    assert devices == [device]
 
 
 def test_what_a_run_resumes_from_is_taken_over_and_its_checkpoint_and_a_part_are_in_the_version(store: Store) -> None:
