@@ -43,9 +43,9 @@ soak: setup  ## Inject hundreds of faults, one or two hours on 2 cores; table in
 prove: setup  ## Run slow tests and `soak`, hours on 2 cores; table of the faults in build/soak.md.
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'
 
-gpu-check: setup-run  ## Check a GPU: a smoke run, then the speeds of preset gpu and differences from the CPU.
-	@$(MAKE) --no-print-directory run CONFIG=smoke
+gpu-check: setup-run  ## Check a GPU: its speeds and differences from the CPU, then a run of preset gpu.
 	$(PY) benchmarks/gpu_check.py
+	@$(MAKE) --no-print-directory run CONFIG=gpu
 
 ui: setup-run  ## Start the MLflow UI on this home's tracking store. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)

@@ -1,4 +1,4 @@
-"""Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` runs preset `smoke` first.
+"""Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` then runs the preset.
 
 The boards come from random play. The check prints:
 - boards per second of engine, imitation and GRPO;
