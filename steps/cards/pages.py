@@ -34,7 +34,7 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
     chosen, peak = decision.candidate_step, decision.peak_step
-# If the candidate is the peak, its confirmation has the ring, not its screening.
+    # If the candidate is the peak, its confirmation has the ring, not its screening.
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
