@@ -1,7 +1,7 @@
 """All settings of a run.
 
 The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file. Budgets
-are counts, never seconds, so equal runs have equal results. Facts of the machine are no settings (`steps.run.machine`).
+are counts, not seconds, so equal runs have equal results.
 
 - Held-out boards: boards on which a policy is measured and not trained.
 - Pair: two games from one opening with exchanged colors.
@@ -196,7 +196,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, given: Any) -> Any:
-        """Override the defaults of the policy's kind, and of each type of task, with the given keys.
+        """Fill in the defaults of the policy's kind, and of each type of task.
 
         Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig.training`.
         """
@@ -238,7 +238,7 @@ def preset_names() -> list[str]:
 def read_settings(text: str) -> Settings:
     """Return the settings of a TOML or JSON text, or of a preset's name. Raises ConfigError with one line per bad key.
 
-    The key `preset` names what the other keys override: a shipped preset (default `laptop`) or another settings file.
+    The key `preset` names what the other keys override: a shipped preset or another settings file.
     """
     preset, given = split_settings(text)
     defaults = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
@@ -246,7 +246,7 @@ def read_settings(text: str) -> Settings:
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the shipped preset that a text is based on, and the keys that override it, nested.
+    """Return the shipped preset of a text, and the keys that override it, nested.
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """
@@ -259,8 +259,8 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
-        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept. A
-        # contradiction between sections, at the empty location (), is always kept.
+        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept.
+        # A contradiction between sections is at the location ().
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
@@ -298,7 +298,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the error's message with its line, or with the correct line for a value without quotes."""
+    """Return the message with its line; for a value without quotes, the correct line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:
