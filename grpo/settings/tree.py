@@ -58,16 +58,17 @@ class BoardsConfig(Section):
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
-    """Validation boards; imitation keeps the weights of the lowest loss on these boards."""
+    """Validation boards, by whose loss imitation keeps its weights."""
     num_heldout: Count = 450
     """Held-out boards for measuring regret (the value that moves lose)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
-    eight to this depth (docs/results.md)."""
+    eight to this depth.
+    """
     max_per_game_and_phase: Count = 4
-    """Maximum boards of a phase per game, so long games do not dominate."""
+    """Maximum boards of a phase per game."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out, also with exchanged colors."""
+    """Files with positions, such as openings, that the dataset leaves out."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -85,22 +86,23 @@ class PolicyConfig(Section):
     """All settings except `kind` describe the network."""
 
     kind: Annotated[str, AfterValidator(known_kind)] = NETWORK
-    """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
-    (`docs/language.md`); it changes some defaults."""
+    """`network` is a neural network with a probability for every legal move. `language` is a language model that writes its moves
+    (`docs/language.md`); it changes some defaults.
+    """
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "replies"
     """File in `grpo/policy/networks` with the class `Network` (docs/library.md). `replies` also looks at the replies to its two likeliest
     moves. `afterstates` does not, and plays in less than half the time."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
-    """Width of the embeddings; their sum describes the position after a move."""
+    """Width of the embeddings, whose sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024)] = 32
-    """Width of the layer between the embeddings' sum and the move's score."""
+    """Width of the layer between the embeddings' sum and the score."""
 
 
 class PretrainConfig(Section):
     """Imitation before GRPO: of the moves played, or of answers made from move values for a language model."""
 
     max_positions: Count = 150_000
-    """Maximum positions that a network imitates: training boards, and other positions of their games."""
+    """Maximum positions that a network imitates."""
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3
@@ -117,23 +119,24 @@ class EvaluationConfig(Section):
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
     num_baseline_pairs: Count = 40
-    """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node per move."""
+    """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node."""
     opening_book: str = ""
     """File, folder, glob or `s3://` address of openings (EPD, FEN); if empty, openings are generated."""
     max_plies: Count = 240
     """A game of this many plies is a draw."""
 
     ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
-    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these fractions of random moves, which fall from 1."""
+    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these falling fractions of random moves."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
-    """Upper rungs: Stockfish with these rising numbers of nodes per move."""
+    """Upper rungs: Stockfish with these rising nodes per move."""
     num_calibration_pairs: Count = 12
-    """Openings that each rung plays with both colors against each of the two rungs below."""
+    """Openings of each rung against each of the two rungs below."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference. The step `baseline` plays half a part."""
+    first shows no difference. The step `baseline` plays half a part.
+    """
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -150,9 +153,9 @@ class SelectionConfig(Section):
     num_candidates: Count = 4
     """Checkpoints of lowest held-out regret that play screening games."""
     num_screening_pairs: Count = 40
-    """Openings, with both colors, of each candidate in a round of sequential halving."""
+    """Openings of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """New openings of the confirmation match against the pretrained policy."""
+    """New openings of the match that decides."""
     num_sampled_pairs: Count = 100
     """Openings of games with moves sampled at T = 1, which only inform."""
 
@@ -163,7 +166,7 @@ class TaskResources(Section):
     num_cpus: Count = 2
     """CPU cores, torch threads and Stockfish processes."""
     memory_mib: Annotated[int, Field(ge=512)] = 7_000
-    """Memory limit of a task. AWS Batch offers about 7.5 % less than a machine's nominal memory."""
+    """Memory limit. AWS Batch offers about 7.5 % less than a machine's nominal memory."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of GPUs; above 0, the task fails without a GPU."""
 
