@@ -1,6 +1,6 @@
 """Columns for the checks of a dataset: one value per board or per game.
 
-Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check, so each fault is reported once.
+Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check.
 
 - Label: the move to imitate, played in the game or chosen by the engine.
 - Score: the engine's centipawns or mate distance for a legal move. The value, in [0, 1], is computed from the score.
@@ -30,7 +30,7 @@ from grpo.settings.tree import BoardsConfig
 WHERE: Final = "where"
 """Column with the row's name."""
 _NO_NUMBER: Final = -1.0
-"""Replaces a missing value or NaN. The range checks report this number."""
+"""Replaces a missing value or NaN, for the range checks."""
 
 Row = Mapping[str, Any]
 Columns = dict[str, list[Any]]
@@ -47,7 +47,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # A row of None gives the names, also for an empty table.
+    # A row of None gives the names.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 

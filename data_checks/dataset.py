@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 TOLERANCE: Final = 1e-6
-"""Rounding of float32 values, whose precision below 1 is 6e-8."""
+"""Rounding of float32 values."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 % such boards."""
+"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 %."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Minimum number of labels from games. With fewer, chance can hide that weak players' moves are better than random."""
+"""Fewest labels from games that can show, despite chance, that weak players' moves are better than random."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "other code made the boards, or they were edited; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; check the engine, and make the boards again from an empty store"
@@ -41,10 +41,7 @@ def check_dataset_tables(
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
-    """Run all checks of a dataset. Raises ValueError if a table has another schema.
-
-    `data_docs`: folder for Great Expectations' Data Docs; None writes none.
-    """
+    """Run all checks. Raises ValueError if a table has another schema. `data_docs`: folder for Great Expectations' pages."""
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
             raise ValueError(
@@ -64,7 +61,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Expect numbers in [low, high]. The default [0, 0] is for counts of faults."""
+    """Expect numbers in [low, high], by default no faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -189,7 +186,7 @@ def least_gain(variances: list[float]) -> float:
 
     `variances`: variance of each labeled board's values. A random label has this variance and the mean gain 0.
 
-    - From 300 boards on, the limit is 3 standard errors. Random labels exceed the limit in one of 740 datasets.
+    - From 300 boards on, the limit is 3 standard errors, which random labels exceed in one of 740 datasets.
     - With fewer boards, the limit is -3 standard errors.
     """
     standard_error = math.sqrt(math.fsum(variances)) / len(variances)

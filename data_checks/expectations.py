@@ -1,4 +1,4 @@
-"""Runs suites of checks with Great Expectations. A check is one or several expectations (conditions on a column) with one meaning."""
+"""Runs suites of checks with Great Expectations. A check is one or several expectations (conditions on a column)."""
 
 import html
 import logging
@@ -25,11 +25,11 @@ _TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")  
 class Check:
     name: str
     meaning: str
-    """Condition that must hold, as a sentence."""
+    """Condition, as a sentence."""
     remedy: str
     """Usual cause of a failure, and remedy."""
     expectations: "Mapping[str, Expectation]"
-    """Name of the checked column or number in messages -> expectation."""
+    """Label in messages -> expectation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Suite:
 
 
 def prepare_great_expectations() -> None:
-    """Import Great Expectations without analytics and capture of warnings. Call this before any other use."""
+    """Import Great Expectations without analytics. Call this before any other use."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     show_warning = warnings.showwarning
     import great_expectations  # noqa: F401
@@ -51,7 +51,7 @@ def prepare_great_expectations() -> None:
 
 
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, list[CheckResult]]:
-    """Return suite -> results, in the order of the checks. `data_docs`: folder for Data Docs; None writes none."""
+    """Return suite -> results, in the order of the checks. `data_docs`: folder for Data Docs."""
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
@@ -95,7 +95,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
 
 
 def _frame(suite: Suite) -> "pd.DataFrame":
-    """Texts are escaped, because Great Expectations' pages do not escape values."""
+    """Texts are escaped, because Great Expectations' pages do not escape them."""
     import pandas as pd
 
     expectations = [expectation for check in suite.checks for expectation in check.expectations.values()]

@@ -17,10 +17,10 @@ class CheckResult:
     remedy: str
     is_met: bool
     num_checked: int
-    """Rows or groups without another fault that prevents the check."""
+    """Rows or groups, without those that another fault excludes."""
     num_unexpected: int
     examples: tuple[str, ...]
-    """Up to `MAX_EXAMPLES` violations, each with the row's name and value."""
+    """Violations, each with the row's name and value."""
 
 
 class SuiteResults(Document):
@@ -34,7 +34,7 @@ class Histogram(Document):
     """Width of a bin; the first begins at `low`."""
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """Count of each bin, one row per class."""
+    """One row per class."""
 
 
 class Distributions(Document):
@@ -51,7 +51,7 @@ class Distributions(Document):
 
 
 class CheckedBoards(Document):
-    """Report of the step `check_boards`."""
+    """Report of `check_boards`."""
 
     is_met: bool
     num_failed: int

@@ -1,1 +1,1 @@
-"""The Metaflow flow: order of steps and branches. The package `steps` does the work."""
+"""The Metaflow flow: order of steps and branches."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
 
-# In a checkout the packages are beside this folder. In a container they are on the path already.
+# In a checkout the packages are beside this folder.
 if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(_FOLDER.parent))
 
@@ -34,7 +34,7 @@ except PlainError as error:
 # Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A process that runs the flow's file ends with its parent. This begins here, because the parent may end during the slow imports below.
+# A process of the flow ends with its parent, also if the parent ends during the slow imports below.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
     from steps.run.processes import end_with_parent
 

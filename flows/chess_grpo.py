@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# `before_metaflow` prepares the process before Metaflow is imported. Its folder is not on the path of `python -P` and of tests.
+# For `before_metaflow`: the folder is not on the path of `python -P` and of tests.
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 
@@ -34,7 +34,7 @@ deployment.name_store()
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
-    """Make a step print a PlainError without a traceback, and exit with a code that makes Metaflow retry or not."""
+    """Print a PlainError without a traceback, and exit with a code that makes Metaflow retry or not."""
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
@@ -49,7 +49,7 @@ def plainly(body: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return the settings as plain data, and the keys that the text sets. Exits for invalid settings."""
+    """Return the settings as plain data, and the keys that the text sets."""
     try:
         return {"settings": read_settings(text).model_dump(mode="json"), "keys": split_settings(text)[1]}
     except ConfigError as error:

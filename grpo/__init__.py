@@ -1,7 +1,4 @@
-"""The learning library: boards, move values, policy, objective, games.
-
-Each name below loads its module when first used (`from grpo import Trainer`).
-"""
+"""The learning library: boards, move values, policy, objective, games. Names load their modules when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

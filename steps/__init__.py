@@ -1,7 +1,4 @@
-"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some steps, a page (`card`).
-
-`start` and `end` are functions without a declaration.
-"""
+"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some, a page (`card`)."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -21,7 +18,7 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""Steps in the order of the flow."""
+"""Order of the flow."""
 
 
 def __getattr__(name: str) -> Any:

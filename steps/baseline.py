@@ -1,4 +1,4 @@
-"""Measure the pretrained policy before GRPO changes it. The ladder is a set of opponents, the rungs, which `calibrate` rated."""
+"""Measure the pretrained policy before GRPO. The ladder is a set of rated opponents ("rungs")."""
 
 from typing import Final
 
@@ -61,7 +61,7 @@ def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> di
     opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}
-    for kind, rung in opponents.items():  # Both can use the same openings, because no result combines the two scores.
+    for kind, rung in opponents.items():  # The same openings, because no result combines the scores.
         opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
         result = arena.match(_player(work, policy, kind), opponent, openings)
         matches[rung.name] = result.report()

@@ -1,6 +1,6 @@
 """Build one task's part of the dataset.
 
-The dataset has `boards.num_units` units; each parallel task makes some. A unit's quota is a number of boards per split and game phase.
+A unit is a parallel part of the dataset, with its own quota: a number of boards per split and game phase. A task makes some units.
 """
 
 import gc
@@ -42,7 +42,7 @@ def body(work: Work) -> None:
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # `players` plays games, `pool` evaluates moves. The engines take turns, so one core is enough.
+    # `players` plays games, `pool` evaluates moves. They take turns.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
@@ -62,13 +62,13 @@ def body(work: Work) -> None:
 
 
 def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engine: str, pool: EnginePool) -> list[dict[str, Any]]:
-    """Return table rows of the positions; discard positions whose search failed."""
+    """Return table rows of the positions. Positions whose search failed are discarded."""
 
     def tables(searched: Sequence[Position], depth: int, num_deep: int) -> Iterator[ValueTable | EngineError]:
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # GRPO learns moves that its reward, the search of `boards.depth`, overrates. So a second, deeper search gives held-out regret.
+    # GRPO learns moves that the search of `boards.depth` overrates, so a deeper search gives held-out regret.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

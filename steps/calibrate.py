@@ -32,7 +32,7 @@ STEP: Final = Step(
     resources="games",
     is_registered=True,
 )
-_SEED: Final = 0  # Not the run's seed, so runs with equal ladder settings share the output.
+_SEED: Final = 0  # Not the run's, so runs with equal ladder settings share the output.
 
 
 def body(work: Work) -> None:
@@ -47,14 +47,14 @@ def body(work: Work) -> None:
 
 
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
-    """Return (stronger rung, weaker rung) -> match; a rung is an index of `rungs`."""
+    """Return (stronger rung, weaker rung) -> match."""
     config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
     count = config.num_calibration_pairs
     with playing_engines(work.machine) as pool:
         rng = numpy_stream(_SEED, "openings", "ladder")
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
-            part = openings[number * count : (number + 1) * count]  # Matches share no opening, so errors are independent.
+            part = openings[number * count : (number + 1) * count]  # No shared openings, so errors are independent.
             first, second = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
             results[meeting] = play_match(first, second, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")

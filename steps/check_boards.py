@@ -1,4 +1,4 @@
-"""Check the dataset by `data_checks` (Great Expectations), and describe the dataset. An expectation is one check."""
+"""Check the dataset by `data_checks` (Great Expectations), and describe the dataset."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages, not hashed, because they contain times.
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages, aside because they contain times.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
@@ -41,15 +41,15 @@ _HISTOGRAMS: Final = {
     "plies": ("Plies", "ply of the game", "boards"),
     "ratings": ("Ratings of the players", "Elo in the file", "players"),
 }
-"""Field of `Distributions` -> titles of the chart, the x axis and the y axis."""
+"""Field of `Distributions` -> titles of chart, x axis and y axis."""
 
 
 class ChecksError(PlainError, ValueError):
-    """The dataset fails an expectation."""
+    """The dataset fails a check."""
 
 
 def body(work: Work) -> None:
-    """Raises ChecksError if an expectation fails."""
+    """Raises ChecksError."""
     boards, settings = work.inputs["join_boards"], work.settings
     table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
     report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
@@ -70,7 +70,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
     colors, ratings = np.array([color for color, _ in rated]), np.array([rating for _, rating in rated])
     return Distributions(
         cells={phase.value: {split.value: counted[phase, split] for split in Split} for phase in PHASES},
-        # A bin excludes its upper end, so 0.999 replaces a value of 1, which then falls into the last bin.
+        # 1 would need a bin of its own, because a bin excludes its upper end.
         values=_histogram(np.minimum(values, 0.999), np.repeat(phases, sizes), PHASES, 0.05),
         legal_moves=_histogram(sizes, phases, PHASES, 4),
         plies=_histogram(boards["ply"].to_numpy(), phases, PHASES, 10),
@@ -79,7 +79,7 @@ def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
 
 
 def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str], width: float) -> Histogram:
-    bins = np.floor(numbers / width + 1e-6).astype(np.int64)  # 1e-6: rounding errors must not lower a multiple of `width`.
+    bins = np.floor(numbers / width + 1e-6).astype(np.int64)  # 1e-6: rounding must not lower a multiple of `width`.
     low, size = int(bins.min()), int(np.ptp(bins)) + 1
     counts = tuple(tuple(np.bincount(bins[classes == name] - low, minlength=size).tolist()) for name in names)
     return Histogram(low=low * width, width=width, classes=tuple(names), counts=counts)

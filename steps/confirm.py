@@ -1,6 +1,6 @@
 """Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
 
-`FRESH` names these matches, the stages. Parallel tasks divide each match's openings.
+`FRESH` names these matches. Tasks divide each match's openings.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,12 +31,12 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the games by stage, none without a candidate. `SharedGame.pair` is the opening's index in the complete match."""
+    """Write the games by match; none without a candidate."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
         opened = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
-        num_sharing = 1 if work.machine.is_container else work.part.count  # Outside of containers, tasks divide one machine's cores.
+        num_sharing = 1 if work.machine.is_container else work.part.count  # Outside of containers, the tasks divide this machine's cores.
         machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
         with Arena(work.settings, machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened.openings):

@@ -1,4 +1,4 @@
-"""Join the units, which are the dataset's parts from `build_boards`."""
+"""Join the dataset's parts from `build_boards` (units)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ _ROWS_PER_GROUP: Final = 16_384
 
 
 def body(work: Work) -> None:
-    """Raises SourceError if too few boards remain for a split and phase, or for a training step."""
+    """Raises SourceError if too few boards remain."""
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
     wanted = boards_per_cell(settings.boards)
@@ -52,7 +52,7 @@ def body(work: Work) -> None:
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
-    # Units can hold the same game. In reversed order the first index overwrites later ones, so the first game stays.
+    # Units can hold the same game; the first index overwrites later ones.
     first = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)

@@ -32,17 +32,17 @@ STEP: Final = Step(
 
 
 class Imitation(Document):
-    """`learning_rate` and later fields are of the best step; losses and entropy are in nats."""
+    """Fields from `learning_rate` on are of the best step; losses and entropy are in nats."""
 
     num_positions: int
     num_steps: int
-    best_step: int  # Step with the lowest validation loss; its weights are saved.
+    best_step: int  # Lowest validation loss; these weights are saved.
     weights: str  # Hash.
     learning_rate: float
-    train_loss: float  # Mean since the previous validation measurement.
+    train_loss: float  # Mean since the previous validation.
     validation_loss: float
-    top1: float  # Fraction of validation boards whose played move is the policy's likeliest.
-    top5: float  # Fraction whose played move is among the five likeliest.
+    top1: float  # Fraction of boards whose played move is the likeliest.
+    top5: float  # Among the five likeliest.
     entropy: float
 
 

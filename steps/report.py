@@ -1,6 +1,6 @@
 """Write the run's results, the report and the champion's model card.
 
-"Champion before" is the champion of MLflow's registry before this run.
+"Champion before" is the best policy of earlier runs, from MLflow's registry.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,22 +29,22 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the run's results as one document, the report as a page, and the champion's model card.",
-    # More inputs, because the pages show them: default settings, the origin (the run that this run resumes), the outputs' versions.
+    # The pages also show default settings, the origin (the run that this run resumes), and versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_Yardstick = dict[str, str | None]  # All that a result depends on besides the policy: opponent, rules, ladder or boards.
-_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings that change a game's result.
+_Yardstick = dict[str, str | None]  # What a result depends on besides the policy.
+_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
 
 def body(work: Work) -> None:
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_document(work.folder / RESULTS, results)
-    results = read_results(work.folder / RESULTS)  # Read back, because the file's keys are sorted, as later readers get them.
+    results = read_results(work.folder / RESULTS)  # With sorted keys, as later readers get them.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
@@ -54,10 +54,7 @@ def body(work: Work) -> None:
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return a run's results from the outputs of `_INPUTS`; the keys of `folders` are not used.
-
-    `origin` is RUN/STEP of the checkpoint that a resumed run began from.
-    """
+    """Return a run's results from the outputs of `_INPUTS`. `origin`: RUN/STEP of the checkpoint that a resumed run began from."""
     outputs = {output.step: output for output in map(_Output, folders.values())}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
     candidate: dict[str, float] = {}

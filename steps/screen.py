@@ -79,7 +79,7 @@ def body(work: Work) -> None:
 
 
 def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
-    """Return checkpoint -> held-out regret of best moves, without checkpoints whose regret is missing, NaN or infinite."""
+    """Return checkpoint -> held-out regret of best moves, if finite."""
     regrets = {}
     for record in read_history(finetuned):
         best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
@@ -90,7 +90,7 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output, unless it is the initial policy. Return its weights' hash; None if not copied."""
+    """Copy the registry's champion into the output. Return its weights' hash; None without a copy, as of the initial policy."""
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None
@@ -113,7 +113,7 @@ def _halving(
             openings[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
         arena.expect(2 * len(openings[number]), f"{SCREENING} games")
         name, initial_name = player_names(SCREENING, candidate)
-        stream, seed = ("asked again", SCREENING, number), work.settings.seed  # The stream serves only a language model's retries.
+        stream, seed = ("asked again", SCREENING, number), work.settings.seed  # Only for a language model's retries.
         first = candidates[candidate].player(name, temperature=None, seed=seed, stream=(*stream, "candidate"))
         second = initial.player(initial_name, temperature=None, seed=seed, stream=(*stream, "initial"))
         result = arena.match(first, second, openings[number])

@@ -19,17 +19,16 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10  # Number of latest runs whose times give this run's estimate.
+_NUM_TIMED: Final = 10  # Latest runs, for the estimate of time.
 
 
 def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
     """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
-    Args:
-        config: All settings (`settings`), and those that the user's text sets (`keys`), both nested.
-        run: Metaflow's id.
-        is_fresh: Recompute every output.
-        resume_from: Checkpoint to resume from, such as RUN/STEP or `peak` (`find_origin`); empty for a new training.
+    - `config`: all settings (`settings`), and the user's (`keys`), both nested
+    - `run`: Metaflow's id
+    - `is_fresh`: compute every output again
+    - `resume_from`: checkpoint, such as RUN/STEP or `peak`; empty for a new training
 
     Raises PreflightError if a check fails, NotFoundError or ResumeError if the run cannot resume.
     """
@@ -40,7 +39,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     if resume_from:
         origin = find_origin(resume_from, launch_of(config["settings"]).preset, machine)
         settings = resumed_settings(origin, config["keys"])
-    # A resumed run reuses the boards of the run that it resumes, so this machine needs no files of games.
+    # A resumed run reuses the origin's boards, so it needs no files of games.
     without_files = settings.model_copy(update={"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})})
     checks = preflight(settings if origin is None else without_files, machine)
     print(f"Preflight\n{table(checks)}", flush=True)

@@ -14,19 +14,18 @@ class Document(BaseModel):
 
 
 class DocumentError(PlainError, ValueError):
-    """Another version of the code wrote the JSON in another form."""
+    """Another version of the code wrote the document."""
 
 
 _Form = TypeVar("_Form", bound=BaseModel)
 
 
 def write_document(path: Path, document: BaseModel) -> None:
-    """Write a `Document` or `RootModel` as readable JSON."""
     write_json(path, document.model_dump(mode="json"))
 
 
 def read_document(path: Path, form: type[_Form]) -> _Form:
-    """Return a file's content. Raises OSError if unreadable, CorruptError if not JSON, DocumentError if not a `form`."""
+    """Raises OSError if unreadable, CorruptError if not JSON, DocumentError if not a `form`."""
     content = read_json(path)
     try:
         return form.model_validate(content)

@@ -31,21 +31,21 @@ ID_PATTERN: Final = "[A-Za-z0-9_][A-Za-z0-9_-]{0,127}"
 Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$")]
 """Name of a run or preset."""
 VersionHash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{24}$")]
-"""Version of a pipeline step's output: 24 hex digits of a hash of all that the output depends on."""
+"""Version of a step's output: 24 hex digits of a hash of all that the output depends on."""
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 as hex."""
 FileName = Annotated[str, AfterValidator(_relative)]
 FILES: Final = TypeAdapter(dict[FileName, Hash], config=ConfigDict(strict=True))
 
 STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
-"""Makes a TypedDict refuse unknown keys, values of another type, NaN and infinity."""
+"""Makes a TypedDict refuse unknown keys, other types, NaN and infinity."""
 
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Keys of every manifest; other keys are allowed.
+    """Other keys are allowed.
 
-    `output_hash` covers only `files`, because the files in `aside` (with times, for example) differ between equal runs.
+    `output_hash` leaves out the files in `aside`, which differ between equal runs (with times, for example).
     """
 
     files: dict[FileName, Hash]

@@ -1,12 +1,12 @@
-"""Base classes of errors that are no bugs, shown to users without a traceback."""
+"""Base classes of errors that users see without a traceback."""
 
 
 class PlainError(Exception):
     """An error whose message says what failed, where, why, and how to fix it."""
 
     may_pass = False
-    """Whether the same call may succeed later or on another machine."""
+    """Whether a retry, or another machine, may succeed."""
 
 
 class NonFiniteError(PlainError, RuntimeError):
-    """A weight, loss or other number of the training is NaN or infinite."""
+    """A number of the training is NaN or infinite."""

@@ -23,7 +23,7 @@ from grpo.base.errors import PlainError
 
 MANIFEST: Final = "manifest.json"
 ASIDE: Final = "aside"
-"""Name of folders in an output for files that differ between equal runs, such as pages with times. The output's hash leaves them out."""
+"""Folder in an output for files that differ between equal runs, such as pages with times. The output's hash leaves them out."""
 _MANIFEST_HASH: Final = "manifest_hash"
 _TEMPORARY: Final = "half-made-"
 
@@ -79,13 +79,13 @@ def parse_json_object(data: bytes, source: object) -> dict[str, Any]:
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return relative path -> SHA-256 of all files below a folder except the manifest."""
+    """Return relative path -> hash of all files below a folder, except the manifest."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: sha256_file(path) for name, path in files.items() if name != MANIFEST}
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Write and return the manifest: `facts`, a hash of each file, a hash of all files outside `ASIDE`, and a hash of these entries."""
+    """Write and return the manifest: `facts`, hashes of the files, and a hash of these entries."""
     hashes = file_hashes(folder)
     files = {name: digest for name, digest in hashes.items() if not _is_aside(name)}
     aside = {name: digest for name, digest in hashes.items() if _is_aside(name)}
@@ -96,7 +96,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest. Raises CorruptError if the manifest is damaged, or a file is missing, added or changed."""
+    """Return a folder's manifest. Raises CorruptError if it is damaged, or a file is missing, added or changed."""
     manifest = read_manifest(folder)
     expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
     for name in sorted(expected.keys() | actual.keys()):
@@ -107,7 +107,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest without a check of the other files. Raises CorruptError."""
+    """Return a folder's manifest; other files are not checked. Raises CorruptError."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -136,7 +136,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash of the facts and of their address `place`; a copy at another address has a wrong seal."""
+    """Return a hash of the facts and of their address `place`, which detects a copy at another address."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -146,7 +146,7 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Turn the block's OSError into a StorageError if a full disk, a quota or a missing permission prevents writing `target`."""
+    """Turn the block's OSError into a StorageError if a full disk, a quota or a missing permission is the cause."""
     try:
         yield
     except OSError as error:
@@ -169,7 +169,7 @@ def explain_write_errors(target: Path) -> Iterator[None]:
 def atomic_folder(target: Path) -> Iterator[Path]:
     """Yield an empty folder. If the block succeeds, the folder is synced and renamed to `target`; otherwise it is deleted.
 
-    If `target` exists and is not empty, `target` stays and the new folder is deleted without an error. Raises StorageError.
+    A `target` that exists and is not empty stays. Raises StorageError.
     """
     with explain_write_errors(target), _held_folder(target) as folder:
         yield folder
@@ -190,9 +190,9 @@ def _held_folder(target: Path) -> Iterator[Path]:
     remove_abandoned(target)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.{_TEMPORARY}", dir=target.parent))
-        with suppress(FileNotFoundError):  # Another writer may delete the folder as abandoned before it is locked.
+        with suppress(FileNotFoundError):  # Another writer may delete it as abandoned before it is locked.
             handle = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # Some network file systems cannot lock; abandoned folders then stay.
+            with suppress(OSError):  # Some network file systems cannot lock.
                 fcntl.flock(handle, fcntl.LOCK_EX)
             if folder.exists():
                 break
@@ -205,7 +205,7 @@ def _held_folder(target: Path) -> Iterator[Path]:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Delete the unlocked temporary folders of `target`, which killed writers left."""
+    """Delete the temporary folders of `target` that killed writers left."""
     for abandoned in target.parent.glob(f".{glob.escape(target.name)}.{_TEMPORARY}*"):
         with suppress(OSError):  # Locked by a live writer, or just deleted.
             handle = os.open(abandoned, os.O_RDONLY | os.O_DIRECTORY)
@@ -218,7 +218,7 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts. If another process has the lock, call `on_wait` with the process's name, and wait.
+    """Hold a lock file while the block lasts. While another process has it, wait, after `on_wait(name of the process)`.
 
     The file is never deleted, because a lock on a deleted file protects nothing. Raises StorageError.
     """
@@ -238,7 +238,7 @@ def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Ite
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # A process forked meanwhile has the file open too, so closing does not unlock.
+            fcntl.flock(file, fcntl.LOCK_UN)  # A forked process has the file open too, so closing does not unlock.
 
 
 def remove_folder(folder: Path) -> None:
@@ -249,7 +249,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the hidden files and folders that killed processes left below a folder. No writer may be active."""
+    """Delete the hidden files and folders that killed processes left. No writer may be active."""
     for path in sorted(folder.glob("**/.*")):
         if path.is_dir():
             shutil.rmtree(path)
@@ -258,7 +258,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object] = shutil.copy2) -> None:
-    """Copy a folder. Unlike `shutil.copytree`, raise the first error of `copy` at once."""
+    """Unlike `shutil.copytree`, raise the first error of `copy` at once."""
     target.mkdir()
     for path in sorted(source.iterdir()):
         if path.is_dir():
@@ -268,13 +268,13 @@ def copy_folder(source: Path, target: Path, copy: Callable[[Path, Path], object]
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically and sync it to disk. Raises StorageError; the old file then stays."""
+    """Replace a file atomically and sync it. Raises StorageError; the old file then stays."""
     with _written(path, content) as temporary:
         temporary.replace(path)
 
 
 def create_file(path: Path, content: bytes) -> bool:
-    """Create a file atomically and sync it to disk; return False if it exists. Raises StorageError."""
+    """Create a file atomically and sync it. Return False if it exists. Raises StorageError."""
     with _written(path, content) as temporary:
         try:
             path.hardlink_to(temporary)
@@ -285,7 +285,7 @@ def create_file(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def _written(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield a synced temporary file, which the block must rename or link to `path`."""
+    """Yield a synced temporary file. The block renames or links it to `path`."""
     with explain_write_errors(path), _held_folder(path) as folder:
         temporary = folder / path.name
         temporary.write_bytes(content)
@@ -295,9 +295,9 @@ def _written(path: Path, content: bytes) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file and sync it to disk. Raises StorageError; the file then is unchanged.
+    """Append a line and sync it. Raises StorageError; the file then is unchanged.
 
-    A crash can leave the last line incomplete. The caller must cut such a line before the next append.
+    A crash can leave the last line incomplete. The caller must cut it before the next append.
     """
     content = f"{line}\n".encode()
     with explain_write_errors(path):

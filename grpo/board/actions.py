@@ -9,7 +9,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_LEGAL_MOVES: Final = 218  # Most legal moves of a reachable position, https://www.chessprogramming.org/Encoding_Moves.
+MAX_LEGAL_MOVES: Final = 218  # https://www.chessprogramming.org/Encoding_Moves
 
 
 def _all_moves() -> list[chess.Move]:
@@ -46,7 +46,6 @@ _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(
 
 
 def mirror_move(move: chess.Move) -> chess.Move:
-    """Mirror a move top to bottom: e7e5 becomes e2e4."""
     return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), promotion=move.promotion)
 
 
@@ -71,15 +70,15 @@ ID_OF_UCI: Final[dict[chess.Color, dict[str, int]]] = {
 
 
 def legal_action_ids(board: chess.Board) -> list[int]:
-    """Return the action ids of all legal moves, ascending."""
+    """Return the ids of all legal moves, ascending."""
     lookup = _LOOKUP[board.turn]
     turn, own = board.turn, board.occupied_co[board.turn]
     king = board.king(turn)
     ids: list[int] = []
     slow = own
     if king is not None and not board.is_check():
-        # An unpinned knight, bishop, rook or queen can move to every attacked square without an own piece. Reading these squares takes
-        # half the time of generating moves. `slow` has the other pieces.
+        # An unpinned piece, except pawn and king, can move to every attacked square without an own piece. This takes half the time of
+        # generating moves. `slow` has the other pieces.
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -98,7 +97,7 @@ def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random moves, fewer if no move is legal."""
+    """Push `count` random moves, fewer at a game's end."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

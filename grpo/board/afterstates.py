@@ -20,9 +20,8 @@ NUM_CONTROLS: Final = 13
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order; a move from or onto one ends the right."""
+"""Squares per castling right, in the encoding's order. A move from or onto one ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2
-"""Number of `Afterstates.features`."""
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 BIT: Final = torch.tensor([signed(1 << square) for square in range(64)])
@@ -206,7 +205,7 @@ def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tenso
     theirs, ours = union(sets.them), union(sets.us)
     is_check = (by_us & king) != 0
     has_step = (_KING_REACH.to(king.device)[king_at] & ~theirs & ~by_us) != 0
-    # A pawn that shares no line with its king is never pinned.
+    # Only pawns on their king's lines can be pinned.
     pawn_steps = shift(sets.them[_PAWN] & ~KING_LINES.to(king.device)[king_at], DOWN) & ~(theirs | ours)
     has_reply = has_step | (~is_check & (pawn_steps != 0))
     rows = (~has_reply).nonzero()[:, 0]
@@ -227,7 +226,7 @@ def _is_insufficient_material(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether a piece other than their king can move, [N]. Castling needs no test, because a king that may castle can also step.
+    """Return whether a piece other than their king can move, [N]. Castling needs no test: such a king can also step.
 
     Tensors [4, N] have a row per line of `LINES`. Sign 1 is up or right. A ray ends with the first piece.
     """
@@ -264,7 +263,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     pawns = free[_PAWN]
     step = shift(pawns, DOWN) & empty
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
-    is_double = (checkers & (checkers - 1)) != 0  # Two checkers: only the king can move.
+    is_double = (checkers & (checkers - 1)) != 0  # Then only the king can move.
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
     # En passant removes two pawns from one rank, which can uncover the king.
     for side in (9, 7):

@@ -1,7 +1,7 @@
 """Bitboards in torch. A bitboard is a set of squares in one int64: bit s is square s (a1 = 0, h8 = 63).
 
 The last dimension is N positions. One call shifts in D directions, because a call costs more than its arithmetic. A shift can wrap around
-the board's edge, and a right shift copies the sign bit (h8). `_LANDING` removes both faults.
+the board's edge, and a right shift copies the sign bit (h8); `_LANDING` removes both faults.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def signed(squares: int) -> int:
 
 
 def _landing(step: int) -> int:
-    """Return the squares on which a step ends without leaving the board."""
+    """Return the squares on which a step ends on the board."""
     # At most 2 files to either side.
     file_step = (step + 4) % 8 - 4
     rank_step = (step - file_step) // 8
@@ -52,7 +52,7 @@ def shift(squares: Tensor, step: int) -> Tensor:
 
 
 def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
-    """Shift sets [..., N] by each step times `sign` (1 or -1), [D, ..., N]; `steps` is `LINES`, `KNIGHT`, (8,), (9,) or (7,)."""
+    """Shift sets [..., N] by each step times `sign` (1 or -1), [D, ..., N]. `steps`: `LINES`, `KNIGHT`, (8,), (9,) or (7,)."""
     key = tuple(steps)
     return _moved(squares, _in_front(_AMOUNTS[key], squares), sign) & _in_front(_LANDING[key, sign], squares)
 
@@ -65,7 +65,7 @@ def advanced(sets: Tensor, sign: int) -> Tensor:
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
     """Return the squares that `sliders` [D, ..., N] attack, one set per line of `LINES`.
 
-    `sign` is 1 (toward higher squares) or -1. A ray passes the `empty` squares [..., N] and includes the first piece.
+    `sign`: 1 (toward higher squares) or -1. A ray passes the `empty` squares [..., N] and includes the first piece.
     """
     amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
     reach = empty & landing

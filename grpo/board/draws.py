@@ -14,8 +14,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # Material is sufficient while a pawn, rook or queen is left. A move removes at most two: it captures one, and underpromotes a pawn.
-        # So with one or two left, only captures and promotions can draw.
+        # Material suffices while a pawn, rook or queen is left. A move removes at most two: by a capture and by an underpromotion.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -33,7 +32,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that repeat a position of the move stack. One repetition counts, as in engines."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
-    # The shortest repetition has four plies, the move included.
+    # With the move, a repetition has at least four plies.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}
@@ -49,10 +48,10 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     theirs = board.occupied_co[not mover]
     repeating = []
     for move in board.generate_legal_moves(own & ~board.pawns):
-        # Compare occupied squares first, because playing every move is slow.
+        # Occupied squares first, because playing every move is slow.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
         candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
-        # Castling gives up castling rights, so it restores no earlier position.
+        # Castling changes the rights, so it repeats nothing.
         if candidates and not board.is_castling(move):
             board.push(move)
             if repetition_key(board) in candidates:
@@ -62,7 +61,7 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
 
 
 def repetition_key(board: chess.Board) -> Hashable:
-    """Return a key, equal for positions that repeat each other (FIDE Laws 9.2). A FEN would take 20 times as long."""
+    """Return a key, equal for positions that repeat each other (FIDE Laws 9.2); 20 times faster than a FEN."""
     pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
     return pieces, board.turn, board.clean_castling_rights(), board.ep_square if board.has_legal_en_passant() else None
 
@@ -70,8 +69,8 @@ def repetition_key(board: chess.Board) -> Hashable:
 def _may_stalemate(board: chess.Board) -> bool:
     """Return False only if no legal move stalemates the opponent.
 
-    An opponent's piece is mobile if it has a move and cannot be pinned, because it shares no line with its king. A move captures or blocks
-    at most one mobile piece. So two mobile pieces rule out stalemate; the code demands three, to be safe.
+    A piece of the opponent is mobile if it has a move and cannot be pinned, because it shares no line with its king. A move takes or blocks
+    at most one mobile piece, so two rule out stalemate; three are demanded, to be safe.
     """
     opponent = not board.turn
     king = board.king(opponent)

@@ -35,12 +35,12 @@ def mover_view(board: chess.Board) -> chess.Board:
 
 
 def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
-    """Return encodings [len(boards), 71]; Chess960 castling rights are not supported."""
+    """Return encodings [len(boards), 71], without Chess960's castling rights."""
     return encode_fens([fen_of(board) for board in boards])
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return encodings [len(fens), 71]. FENs must name an en-passant square only if the capture is legal, as `chess.Board.fen` does."""
+    """Return encodings [len(fens), 71]. FENs must name an en-passant square only if the capture is legal, as python-chess does."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)

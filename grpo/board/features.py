@@ -4,11 +4,11 @@ Each square, also an empty one, has two features:
 - its piece with both sides' control (a side's least valuable attacker, and whether several attack)
 - its piece with the square
 
-A move lists only features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as
+A move lists the features that it removes or adds (https://www.chessprogramming.org/NNUE), and those of the complete afterstate, such as
 mate.
 
-Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries (in
-`encodings_BE`: 71 bytes), R rows, W columns.
+Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries (in `encodings_BE`: 71 bytes),
+R rows, W columns.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class MoveFeatures:
         return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
 
     def select_moves(self, columns_B: Tensor) -> "MoveFeatures":
-        """Return the features of one move of each board, the move in column `columns_B` [B]."""
+        """Return the features of one move of each board, in column `columns_B` [B]."""
         counts = self.counts.long()
         rows = torch.arange(len(counts), device=counts.device)
         firsts = (self.num_entries.cumsum(0) - self.num_entries) + (counts.cumsum(1) - counts)[rows, columns_B]
@@ -75,7 +75,7 @@ class MoveFeatures:
         )
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
-        """Return the features, mirrored left to right on boards whose `turned_B` ([B] bool) is True. Moves keep their columns."""
+        """Return the features, mirrored left to right where `turned_B` ([B] bool) is True. Moves keep their columns."""
         codes = _REFLECTED.to(self.entries.device)
         images = codes[self.entries.abs().long()] * self.entries.sign()
         boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
@@ -92,14 +92,14 @@ class MoveFeatures:
         first = counts.cumsum(0) - counts
         codes = self.entries.abs().long()
         index = _ROW_OF_CODE.to(codes.device)[codes]
-        # A move's first entry is the board before the move. Its row is the board's sum, appended to the table.
+        # A move's first entry is the board, whose sum is appended to the table.
         index[first] = NUM_ROWS + rows
         weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Concatenate the tensors, also of nested dataclasses, padded with 0 to the widest row. Other values come from the first part."""
+    """Concatenate the tensors, also of nested dataclasses, padded with 0 to the widest row. Other values are the first part's."""
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):
@@ -112,7 +112,7 @@ def joined(parts: Sequence[_Record]) -> _Record:
 
 def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
     """Return weighted sums of table rows, [N, W]. Sum n begins at `first_N[n]` of `index_E`."""
-    # `_WeightedSums` adds a row's gradients one after the other, so pretraining on CUDA would take twice as long.
+    # `_WeightedSums` adds a row's gradients one by one, which is slow on CUDA.
     if table_RW.is_cuda:
         return embedding_bag(index_E, table_RW, first_N, mode="sum", per_sample_weights=weights_E)
     return cast(Tensor, _WeightedSums.apply(table_RW, index_E, first_N, weights_E))  # type: ignore[no-untyped-call]
@@ -130,7 +130,7 @@ class _WeightedSums(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient_NW: Tensor) -> tuple[Tensor, None, None, None]:
         index, first, weights = context.saved_tensors
-        # Sorting 16-bit integers takes a quarter of the time. A stable sort fixes the order of addition, so rounding is reproducible.
+        # Sorting 16-bit integers is faster. A stable sort fixes the order of addition, so rounding is reproducible.
         rows, order = (index.short() if context.num_rows < 2**15 else index).sort(stable=True)
         lengths = torch.diff(first, append=first.new_tensor([len(index)]))
         sums = torch.arange(len(first), device=index.device).repeat_interleave(lengths, output_size=len(index))
@@ -139,7 +139,7 @@ class _WeightedSums(torch.autograd.Function):
 
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
-    """Return the features of the boards' legal moves. `repeats_BA` ([B, A] bool) marks moves that repeat a position of their game."""
+    """Return the features of the legal moves. `repeats_BA` ([B, A] bool) marks moves that repeat a position of their game."""
     rows, columns = is_legal_BA.nonzero(as_tuple=True)
     after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
     always = torch.ones_like(rows, dtype=torch.bool)[:, None]

@@ -6,7 +6,7 @@ import chess
 
 
 def boards_of_fens(fens: Any) -> list[chess.Board]:
-    """Return the boards. Raises ValueError, which names the row (from 0), unless each entry is the FEN of a legal position."""
+    """Raises ValueError, which names the row (from 0), unless each entry is the FEN of a legal position."""
     boards = []
     for row, fen in enumerate(fens):
         if not isinstance(fen, str):

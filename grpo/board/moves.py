@@ -1,6 +1,6 @@
 """Legal moves of many positions at once, and the positions after moves, in torch.
 
-`grpo.board.actions` has the same for one board of python-chess. Encodings are those of `grpo.board.encoding`; "us" is the side to move.
+Encodings are those of `grpo.board.encoding`; "us" is the side to move.
 
 Legend: N positions, M moves of all positions. A bitboard is a set of squares in one int64.
 """
@@ -62,7 +62,7 @@ _IDS: Final = torch.tensor([[[_id(plane, end, piece) for piece in _PROMOTIONS] f
 
 
 def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all legal moves of N encodings [N, 71]: index of the position [M], ascending; action id [M], ascending in a position."""
+    """Return all legal moves of N encodings [N, 71]: position [M] and action id [M], both ascending."""
     sets = sets_of(encodings_NE)
     device = encodings_NE.device
     planes = _pseudo_legal(sets, encodings_NE)
@@ -72,7 +72,7 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     reached, piece = (ids >= 0).nonzero(as_tuple=True)
     keys = (rows[reached] * NUM_ACTIONS + ids[reached, piece]).sort().values
     rows, ids = keys // NUM_ACTIONS, keys % NUM_ACTIONS
-    # Only these moves can leave our king attacked: any move in check, the king's, from a square on the king's lines, en passant.
+    # Moves that can leave our king attacked: all in check, the king's, from the king's lines, en passant.
     start, end, _ = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = BIT.to(device)
     kings = sets.us[_KING]
@@ -98,7 +98,7 @@ def is_attacked(sets: Sets) -> Tensor:
 
 
 def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
-    """Return the end squares of all moves by step, [78, N] bitboards, in the order of `_STEPS`. A move may leave our king attacked."""
+    """Return the end squares of all moves by step, [78, N] bitboards, in the order of `_STEPS`. Moves may leave our king attacked."""
     us, them = sets.us, sets.them
     ours, theirs = union(us), union(them)
     empty, free = ~(ours | theirs), ~ours
@@ -120,7 +120,7 @@ def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
 
 
 def _castling(sets: Sets, encodings_NE: Tensor, empty: Tensor) -> list[Tensor]:
-    """Return the king's end square by castling on the king's and the queen's side, [N] bitboards."""
+    """Return the king's end square on each side, if it may castle, [N] bitboards."""
     rights = encodings_NE[:, CASTLING]
     ends = [torch.zeros_like(empty) for _ in _CASTLING]
     for side, (between, path, end) in enumerate(_CASTLING):
@@ -132,10 +132,10 @@ def _castling(sets: Sets, encodings_NE: Tensor, empty: Tensor) -> list[Tensor]:
 
 
 def positions_after(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
-    """Return the encodings [M, 71] of the positions after M legal moves, from the side of the opponent, who is to move.
+    """Return the encodings [M, 71] of the positions after M legal moves, seen by the opponent, who is to move.
 
-    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. The en-passant file is that of a pawn that has just jumped, even if no
-    legal move captures the pawn.
+    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. The en-passant file is that of a pawn that has just jumped, also without a
+    legal capture.
     """
     device = encodings_BE.device
     before = encodings_BE[rows]

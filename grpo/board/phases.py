@@ -1,4 +1,4 @@
-"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without that rule's score of mixed armies.
+"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without its score of mixed armies.
 
 - endgame: at most 6 queens, rooks, bishops and knights of both sides
 - opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank
@@ -21,7 +21,7 @@ PHASES: Final[tuple[Phase, ...]] = tuple(Phase)  # In the order of a game.
 
 
 def phase_of(board: chess.BaseBoard) -> Phase:
-    """Return the phase of a position.
+    """Return the phase.
 
     >>> phase_of(chess.Board("8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"))
     <Phase.ENDGAME: 'endgame'>

@@ -12,16 +12,16 @@ from torch import Tensor
 from grpo.board.features import MoveFeatures, joined, move_features
 from grpo.board.moves import legal_actions, positions_after
 
-# Some 6,000 replies on a processor, whose bitboards fit into the cache: 2,000 moves at once take 1.4 times as long.
+# On a processor some 6,000 replies, whose bitboards fit into the cache.
 _MOVES_AT_ONCE: Final = {"cpu": 200, "cuda": 20_000}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CachedReplies:
-    """Features of the replies to some moves of B boards, for boards that are used more than once. They change no result."""
+    """Features of the replies to some moves of B boards, for boards that are used again. They change no result."""
 
-    columns: Tensor  # [B, C] int64, column of each move among the board's legal moves; -1 for none.
-    features: MoveFeatures  # B * C boards, the positions after the moves. A position without a move or without a reply has no entries.
+    columns: Tensor  # [B, C] int64, column of each move; -1 for none.
+    features: MoveFeatures  # B * C boards, the positions after the moves; without entries if there is no move or no reply.
 
     def select_rows(self, rows: Tensor) -> "CachedReplies":
         columns, width = self.columns[rows], self.features.counts.shape[1]
@@ -34,7 +34,7 @@ class CachedReplies:
 
 
 def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tensor) -> CachedReplies:
-    """Compute the replies to the moves in `columns_BC` [B, C]; -1 stands for no move."""
+    """Compute the replies to the moves in `columns_BC` [B, C]; -1 is no move."""
     rows, slots = (columns_BC >= 0).nonzero(as_tuple=True)
     some = reply_features(encodings_BE, rows, action_ids_BA[rows, columns_BC[rows, slots]])
     index = rows * columns_BC.shape[1] + slots
@@ -49,7 +49,7 @@ def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tenso
 
 
 def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedReplies | None, rows: Tensor, columns: Tensor) -> MoveFeatures:
-    """Return the same as `reply_features` for the M moves in `columns` [M] of the boards `rows` [M], from the cache where it has them."""
+    """Return `reply_features` of the M moves in `columns` [M] of the boards `rows` [M], from the cache where possible."""
     ids = action_ids_BA[rows, columns]
     if cached is None:
         return reply_features(encodings_BE, rows, ids)
@@ -61,13 +61,13 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
     if not len(misses):
         return known
     both = joined([known, reply_features(encodings_BE, rows[misses], ids[misses])])
-    # Weights of equal boards in another order would round otherwise, so the moves return to their order.
+    # Back to the order of the moves, because another order would round otherwise.
     order = torch.empty_like(rows).index_copy(0, torch.cat([hits, misses]), torch.arange(len(rows), device=rows.device))
     return both.select_rows(order, both.counts.shape[1])
 
 
 def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatures:
-    """Return the features of all replies to M legal moves, as M boards seen by the opponent; their moves are the replies.
+    """Return the features of all replies to M legal moves, as M boards seen by the opponent, whose moves are the replies.
 
     Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. No reply counts as a repetition.
     """

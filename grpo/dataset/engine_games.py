@@ -1,4 +1,7 @@
-"""Games of the engine against itself, varied by random moves and node limits. A unit is a parallel part of the dataset build."""
+"""Games of the engine against itself, varied by random moves and node limits.
+
+A unit is a parallel part of the dataset build.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,21 +17,21 @@ from grpo.dataset.games import ENGINE, Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
-MAX_IDLE_GAMES: Final = 300  # A unit stops after this many engine games in a row without a new board.
+MAX_IDLE_GAMES: Final = 300  # A unit ends after so many games in a row without a new board.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-# Nodes per move. Each side of a game draws one of these limits, so strong and weak players meet.
+# Nodes per move; each side of a game draws one of these limits.
 NODES: Final = (60, 240, 960)
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random. Random moves are never imitated.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Applies to later moves.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
 def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[[str], bool]) -> Iterator[Game | Rejection]:
-    """Yield games without end, except games whose id `is_wanted` rejects. A game depends only on seed, unit and its number.
+    """Yield games without end, except games whose id `is_wanted` rejects. A game depends only on seed, unit and number.
 
-    If the engine fails, the game is replayed. After `NUM_ATTEMPTS` failures at one ply, the game becomes a Rejection. Raises EngineError
-    if five games in a row fail.
+    A game in which the engine fails is replayed. After `NUM_ATTEMPTS` failures at one ply, it becomes a Rejection. Raises EngineError if
+    five games in a row fail.
     """
     num_failed_in_a_row = 0
     for number in count():
@@ -87,5 +90,4 @@ def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePo
 
 
 def _is_over(board: chess.Board) -> bool:
-    # Games end after 60 plies without a capture or pawn move.
     return board.halfmove_clock >= 60 or board.is_insufficient_material() or not any(board.legal_moves)

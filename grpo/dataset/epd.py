@@ -19,7 +19,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and stripped text of each line, or a Rejection of a too long line. Blank lines and `#` comments are skipped."""
+    """Yield byte offset and stripped text of each line. Skips blank lines and `#` comments; a too long line becomes a Rejection."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -31,8 +31,8 @@ def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejecti
 def read_positions(stream: BinaryIO, source: str, *, is_mine: Callable[[int], bool] = lambda _: True) -> Iterator[Game | Rejection]:
     """Yield each line's position (a FEN of 4 to 6 fields, or EPD) as a game without moves, or a Rejection.
 
-    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). `is_mine` gets each line's number from 0, without
-    blank lines and comments; a line that `is_mine` rejects is skipped.
+    EPD's `hmvc` sets the half-move clock (default 0), `fmvn` the move number (default 1). Lines are numbered from 0, without blank lines
+    and comments; lines for which `is_mine` is False are skipped.
     """
     for number, entry in enumerate(lines(stream, source)):
         if not is_mine(number):
@@ -70,7 +70,7 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells (column -> text, "" if missing) of each row. Raises SourceError without the columns `names`."""
+    """Yield byte offset and cells (column -> text, "" if missing) of each row. Raises SourceError if a column of `names` is missing."""
     rows = lines(stream, source)
     header = next(rows, None)
     columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])

@@ -1,4 +1,4 @@
-"""Positions that must stay out of the dataset, because they measure policies: puzzles, test suites, opening books."""
+"""Positions that must stay out of the dataset, because policies are measured on them: puzzles, test suites, opening books."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, Final
@@ -11,13 +11,13 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Entries rejected for these reasons hold no position that the dataset could contain.
+# Such entries have no position that could enter the dataset.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20  # Entries that the error lists.
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in the files. Raises SourceError if files or entries cannot be read."""
+    """Return the `position_key` of each position in the files. Raises SourceError if a file or an entry cannot be read."""
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:

@@ -20,10 +20,10 @@ class SourceError(PlainError, ValueError):
 
 
 class Reason(StrEnum):
-    NOT_A_GAME = "not a game"  # Text outside any game.
+    NOT_A_GAME = "not a game"
     ILLEGAL_POSITION = "illegal position"
     VARIANT = "variant"  # Detail: the variant's name.
-    ILLEGAL_MOVE = "illegal move"  # An illegal or unreadable move.
+    ILLEGAL_MOVE = "illegal move"  # Or unreadable.
     NO_MOVES = "no moves"  # Detail: the FEN tag, or "".
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"
@@ -35,12 +35,12 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """A rejected game or line, with `source` and `offset` as in `Game`."""
+    """`source` and `offset` are as in `Game`."""
 
     source: str
     offset: int
     reason: Reason
-    detail: str = ""  # As in the comments of `Reason`, otherwise an explanation.
+    detail: str = ""  # See `Reason`; otherwise an explanation.
 
     def __str__(self) -> str:
         is_numbered = self.source == ENGINE or ".pgn" in self.source.lower()
@@ -50,12 +50,12 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Game:
-    game_id: str  # PGN game: hash of players, date, site, start and moves.
+    game_id: str
     source: str  # `engine`, or the file's name.
     offset: int  # Game: number from 0 in its file or unit. Listed position: byte offset of its line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack. Listed position: the position alone.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
-    is_label: tuple[bool, ...]  # Per board: whether it may be selected and its move imitated. False for an engine game's random moves.
+    is_label: tuple[bool, ...]  # Per board: False for an engine game's random move. Only labels are selected and imitated.
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None

@@ -14,9 +14,9 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
     """Return all training boards, then further positions of training games, up to `max_positions` in total.
 
-    - Training boards are never cut. Chosen positions with a single legal move teach nothing and are left out.
-    - Further positions are not boards of any split.
-    - The positions with the lowest hashes of their keys are chosen, whatever the order of `games`.
+    - Training boards are never cut.
+    - Further positions have the lowest hashes of their keys, whatever the order of `games`. They are not boards of any split.
+    - Further positions with a single legal move are left out afterwards, because they teach nothing.
     - A position of several games has the first game's move.
 
     The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`. Raises ValueError for an illegal move.
@@ -30,7 +30,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
     rows = zip(games["game_id"].to_pylist(), games["start_fen"].to_pylist(), games["moves"].to_pylist(), strict=True)
     for number, (game_id, start_fen, moves) in enumerate(rows):
         board = chess.Board(start_fen)
-        # -1 gives an empty range for a game without a chosen ply.
+        # -1: no chosen ply, so an empty range.
         for ply in range(max(plies_of_game.get(number, {-1})) + 1):
             move = chess.Move.from_uci(moves[ply])
             if ply in plies_of_game[number]:
@@ -54,7 +54,7 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
 
 
 def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:
-    """Return row of `games` -> plies of the `count` positions with the lowest hashes, except `known` keys."""
+    """Return row of `games` -> plies of the chosen positions."""
     first: dict[str, tuple[int, int]] = {}
     for row, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
         for ply in plies:

@@ -51,8 +51,8 @@ def read_games(
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection.
 
-    `is_mine` gets a game's number (from 0). Games for which `is_mine` is False are counted, but not yielded.
-    `filters` (`min_rating`, `time_controls`) reject games by their tags.
+    Games are numbered from 0; games for which `is_mine` is False are counted, but not yielded. `filters` (`min_rating`, `time_controls`)
+    reject games by their tags.
     """
     number = 0
     for text in _texts(stream):
@@ -79,8 +79,7 @@ def read_games(
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
     """Yield each game's text, or None for a game of more than `MAX_LINE` characters.
 
-    A game ends at a blank line after its moves (as in python-chess), or before a tag that does not follow a tag. Blank lines and lines that
-    begin with `%` or `;` may stand between two tags.
+    A game ends at a blank line after its moves (as in python-chess), or before a tag that does not follow a tag.
     """
     lines: list[str] = []
     size, is_after_tag = 0, False
@@ -94,7 +93,7 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
         if size <= MAX_LINE:
             lines.append(line)
         size += len(line)
-        if is_comment or not (is_blank or line[0] in "%;"):
+        if is_comment or not (is_blank or line[0] in "%;"):  # Such lines may stand between tags.
             is_after_tag = line[0] == "[" and not is_comment
     if lines:
         yield "".join(lines) if size <= MAX_LINE else None
@@ -103,8 +102,8 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
 def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     """Yield each line, and whether the line begins inside a comment (in braces).
 
-    A comment is unclosed if another `{`, the end of the file or more than `MAX_LINE` characters come before its `}`. An unclosed comment
-    would swallow the games after it, so it ends before the first tag in it, if any.
+    An unclosed comment would swallow the games after it, so it ends before its first tag, if any. A comment is unclosed if another `{`, the
+    end of the file or more than `MAX_LINE` characters come before its `}`.
     """
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
@@ -136,9 +135,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines, split before each Event tag. Tags at a line's beginning get a line each, if moves or nothing follow."""
+    """Yield lines, split before each Event tag and between tags at a line's beginning (if moves or nothing follow)."""
     for _, data in lines_of(stream):
-        # Latin-1 gives one character per byte, so a line that is too long stays too long.
+        # Latin-1 gives one character per byte, so a too long line stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
@@ -253,7 +252,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return a TimeControl tag's class; None for unknown forms, such as `*60` (a sandclock). A day or more is correspondence."""
+    """Return a TimeControl tag's class; None for unknown forms, such as `*60`. A day or more is correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -262,7 +261,7 @@ def time_control(tag: str) -> TimeControl | None:
     base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0` allow no move, so the tag means something else.
+        return None  # `0` and `0+0` allow no move.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 

@@ -38,7 +38,7 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
     """Return each split's fraction of the games.
 
-    Validation and held-out get 1.5 times their share of boards (at most 0.3), so these small splits are not the last to be full.
+    Validation and held-out get 1.5 times their share of boards (at most 0.3), so these small splits are full before training is.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
@@ -46,7 +46,7 @@ def split_fractions(config: BoardsConfig) -> dict[Split, float]:
 
 
 def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Divide each split's boards equally among the phases; a remainder is dropped."""
+    """Divide each split's boards equally among the phases, without the remainder."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 
@@ -83,14 +83,14 @@ class SourceReport:
 
 
 class UnitReports(RootModel[dict[str, SourceReport]]):
-    """Report of the pipeline step `build_boards`: unit -> report."""
+    """Unit -> report."""
 
 
 class Quota:
     """Selects positions from games until each cell is full."""
 
     def __init__(self, wanted: Mapping[QuotaCell, int], config: BoardsConfig, *, seed: int, excluded: Container[str] = frozenset()) -> None:
-        """`wanted`: cell -> boards. Positions whose key is `excluded` are never selected."""
+        """`wanted`: cell -> boards. `excluded`: keys of positions that are never selected."""
         self.missing = dict(wanted)  # Cell -> boards still needed.
         self.games: dict[str, dict[str, Any]] = {}  # Game id -> row of `GAME_SCHEMA`.
         self.report = SourceReport()
@@ -109,7 +109,7 @@ class Quota:
         return any(self.missing[split, phase] for phase in PHASES)
 
     def offer(self, game: Game) -> list[Position]:
-        """Select random positions of a game for cells that need boards, at most `boards.max_per_game_and_phase` of a phase."""
+        """Select random positions for cells that need boards, at most `boards.max_per_game_and_phase` of a phase."""
         self.report.games += 1
         split = split_of_game(game.game_id, self._fractions)
         plies: dict[Phase, list[int]] = {phase: [] for phase in PHASES}
@@ -145,7 +145,7 @@ class Quota:
         }
 
     def discard(self, position: Position, reason: str) -> None:
-        """Count a selected position as missing again, and count the reason. The same position is not selected again."""
+        """Count a selected position as missing again. The position is not selected a second time."""
         self.missing[position.split, position.phase] += 1
         self.report.left_out[reason] += 1
 
@@ -211,8 +211,8 @@ def cut_to_quota(
 ) -> tuple[list[int], int, dict[QuotaCell, int]]:
     """Select boards from the positions of all units. Return their indices, the number of duplicates, and cell -> missing boards.
 
-    - Boards with the lowest hashes of their keys are selected, so the order of units does not matter.
-    - A held-out board is selected before an equal validation board, and both before an equal training board.
+    - The lowest hashes of keys win, so the order of units does not matter.
+    - Of equal boards, the held-out board wins, then the validation board.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

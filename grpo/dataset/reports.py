@@ -19,8 +19,6 @@ class Boards(Document):
 
 
 class JoinedBoards(Boards):
-    """Report of the pipeline step `join_boards`."""
-
     games: int
     """Usable games, and listed positions (lines of .epd and .fen files)."""
     rejected: dict[str, int]
@@ -32,4 +30,4 @@ class JoinedBoards(Boards):
     left_out: dict[str, int]
     """Reason -> positions."""
     missing: dict[str, int]
-    """SPLIT/PHASE -> boards that the settings want and the dataset does not have, if any."""
+    """SPLIT/PHASE -> boards that are wanted but missing."""

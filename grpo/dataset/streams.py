@@ -60,8 +60,8 @@ class SourceFile:
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     """Return the files that the patterns match, each once, sorted by name.
 
-    A pattern is an https address, or a file, folder or glob (local, S3 or hub). Folders include subfolders. Hidden files and unknown
-    suffixes do not match.
+    A pattern is an https address, or a file, folder or glob (local, S3 or hub). Folders include subfolders, without hidden files and
+    unknown suffixes.
 
     Raises SourceError if a pattern matches nothing or may contain a secret, if two files have one name, or if a file cannot be read.
     """
@@ -75,7 +75,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as decompressed bytes. Raises SourceError if the file is unreadable, damaged or wrongly named, also while it is read."""
+    """Open a file as decompressed bytes. Raises SourceError, also while the file is read."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
@@ -95,7 +95,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    r"""Yield byte offset and bytes of each line (ended by \n, \r\n or \r). Of a line above `MAX_LINE` bytes, yield `MAX_LINE` + 1 bytes."""
+    """Yield byte offset and bytes of each line. A line above `MAX_LINE` bytes is cut to `MAX_LINE` + 1 bytes."""
     offset = 0
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character per byte.
         while line := text.readline(MAX_LINE + 1):
@@ -107,14 +107,14 @@ def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def fingerprint(file: SourceFile) -> str:
-    """Return a hex hash that changes with the file's content or `member`. Raises SourceError if the file cannot be read."""
+    """Return a hash that changes with the file's content or `member`. Raises SourceError."""
     with _plain_errors(file.uri):
         digest = _version(file.uri) if "://" in file.uri else sha256_file(Path(file.uri))
     return sha256_text(f"{digest}/{file.member}") if file.member else digest
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hex hash that ignores order and names of the files."""
+    """Return a hash that ignores order and names of the files."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
@@ -163,7 +163,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return the kind by the suffix: `.zip` for an archive, None if unknown."""
+    """Return the kind by the suffix, `.zip` for an archive, or None."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP
@@ -182,7 +182,7 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
     with _plain_errors(uri), _open_raw(uri) as stream, _plain_zip_errors(uri), zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
     members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in names}
-    # Hidden members and macOS metadata (`__MACOSX/._games.pgn`) are left out.
+    # Hidden members, such as macOS metadata (`__MACOSX/._games.pgn`), are left out.
     usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
     if not usable:
         raise SourceError(f"{uri}: the archive has no visible {', '.join(_KINDS)} file among its {len(members)} members; give another file")
@@ -198,11 +198,11 @@ def _open_raw(uri: str) -> Any:
 
 
 def _version(uri: str) -> str:
-    """Return a hash of a remote file's version tag and size; without a tag, of the content. `info` has no tags of S3 files."""
+    """Return a hash of a remote file's version tag and size; without a tag, of the content."""
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
-    if uri.startswith(S3_SCHEME):
+    if uri.startswith(S3_SCHEME):  # `info` has no tags of S3 files.
         with filesystem.fs.open_input_stream(path, compression=None) as stream:
             tag = stream.metadata()["ETag"].decode()
     if tag:

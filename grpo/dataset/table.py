@@ -30,7 +30,7 @@ class Position:
     """A selected board whose moves have no values yet."""
 
     fen: str
-    key: str  # `encoding.position_key`, which ignores colors and clocks.
+    key: str  # `encoding.position_key`
     phase: Phase
     split: Split
     label: str  # UCI move played, to imitate; "" to imitate the engine's best move.
@@ -66,9 +66,8 @@ BOARD_SCHEMA: Final = pa.schema(
 
 - `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
-- `centipawns`, `mate_in`: the engine's score of each move, from which `values` are computed; one of the two is null
+- `centipawns`, `mate_in`: the engine's score of each move; one of the two is null
 - `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only
-- `engine`, `limit`: engine and search limit that gave `values`
 """
 
 GAME_SCHEMA: Final = pa.schema(

@@ -4,8 +4,7 @@
 - Single reward: of one sampled move or answer, not a row's mean.
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
-- Held-out measure: a measure on states that are never trained.
-- Block: consecutive rows (usually ten), of which the median counts.
+- Block: ten consecutive rows (fewer in short histories), of which the median counts.
 """
 
 import math
@@ -21,10 +20,10 @@ from grpo.diagnosis.trends import Array, Trend, median, trend_of
 
 NOTED: Final = 0.15
 """Smallest notable change of reward, in standard deviations of a single reward."""
-# If a single reward's deviation is unknown, the larger of these two changes replaces `NOTED`.
+# Without a single reward's deviation, the larger of these two changes replaces `NOTED`.
 _NOTED_IN_NOISE: Final = 1.0  # In standard deviations of the rows (`Trend.noise`).
 _NOTED_OF_LEVEL: Final = 0.03  # As a fraction of the larger of first and last reward.
-# One of these signs shows that little is left to learn (`is_solved`).
+# Each of these signs shows that little is left to learn (`is_solved`).
 _SOLVED: Final = 0.9  # The reward reaches this fraction of its maximum.
 _SOLVED_BY_RISE: Final = 1.2  # The reward rises by this many standard deviations of a single reward.
 _LEFT: Final = 0.25  # The regret falls below this fraction of its first value.
@@ -35,7 +34,7 @@ class Evidence:
     facts: tuple[str, ...]
     begin: float  # First step.
     end: float  # Last step.
-    severity: Severity | None = None  # None: the severity of `checks.toml`.
+    severity: Severity | None = None  # None: as in `checks.toml`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +47,12 @@ Answer = Evidence | Unclear | None
 
 
 def evidence_of(series: Series, *facts: str, begin: float | None = None, severity: Severity | None = None) -> Evidence:
-    """Return evidence from step `begin` (None: the first step) to the series' last step."""
+    """Return evidence from step `begin` (default: the first) to the series' last step."""
     return Evidence(facts, float(series.at[0]) if begin is None else begin, float(series.at[-1]), severity)
 
 
 def tail(values: Array) -> float:
-    """Return the median of the last 5 % of the rows, 3 to 20. So few, because many runs are stopped soon after they fall apart."""
+    """Return the median of the last 5 % of the rows (3 to 20 rows). Many runs are stopped soon after they fall apart."""
     return median(values[-max(3, min(20, len(values) // 20)) :])
 
 
@@ -72,7 +71,7 @@ class Assessment:
 
     @cached_property
     def deviation(self) -> float | None:
-        """Standard deviation of a single reward, as logged at first or from the 90th percentile; None if unknown."""
+        """Standard deviation of a single reward at first: logged, or from the 90th percentile. None if unknown."""
         if (levels := self.history.levels("reward_std")) is not None:
             return levels[0] or None
         pairs = self.history.together("reward", "reward_p90")
@@ -119,7 +118,7 @@ class Assessment:
 
     @cached_property
     def is_high(self) -> bool:
-        """Whether the reward is near its maximum: `reward_best`, or 1 if rewards look like fractions. False if unknown, and for a gain."""
+        """Whether the reward is near `reward_best`, or near 1 if rewards look like fractions. False for a gain."""
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
         (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")
@@ -137,11 +136,11 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves. Without other signs, below 1.2 nats means tokens."""
+        """Return whether an entropy that begins at `early` nats is over chess moves. In an unknown log, below 1.2 nats means tokens."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
-        """Return evidence that a block's median is beyond a limit; with `at_end`, only if the last block's is too."""
+        """Return evidence that a block's median is beyond a limit. With `at_end`, the last block's median must be beyond the limit too."""
         if (series := self.get(quantity)) is None:
             return None
         blocks = self.history.blocks(series)  # Columns: first step, last step, median.
@@ -153,7 +152,7 @@ class Assessment:
         return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
-        """Return a quantity's first value; None if it is not logged from the run's begin."""
+        """Return a quantity's first value; None if the log begins later."""
         series = self.get(quantity)
         if series is None or self.history.dialect.first_row == "later":
             return None

@@ -1,6 +1,6 @@
-"""The table of checks, read from `checks.toml`. `python -m infra.pages` prints it into `docs/troubleshooting.md`.
+"""The table of checks, read from `checks.toml`, which explains the fields.
 
-A check looks for one fault in a run's history, by the function in `finds.py` with the check's name.
+A check looks for one fault, by the function in `finds.py` with the check's name.
 """
 
 import tomllib
@@ -17,11 +17,9 @@ from grpo.diagnosis.history import History, When
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisCheck:
-    """`checks.toml` explains `when`, `needs` and `leads_to`."""
-
     name: str
     when: When
-    needs: tuple[tuple[str, ...], ...]  # Groups of quantities. The history must have one quantity of each group.
+    needs: tuple[tuple[str, ...], ...]  # The history must have one quantity of each group.
     finds: Callable[[Assessment], Answer]
     severity: Severity
     means: str

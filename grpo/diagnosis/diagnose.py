@@ -22,7 +22,7 @@ _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""Group -> quantities. A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
+"""A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
 _MIN_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
@@ -32,7 +32,7 @@ class NotLearnableError(PlainError, RuntimeError):
 
 
 def diagnose(history: History, settings: Settings | None = None) -> Diagnosis:
-    """Return a history's diagnosis. With `settings`, advice shows the named settings' values and defaults."""
+    """Diagnose a history. Given `settings`, advice shows the named settings' values and defaults."""
     run, faults, not_judged = Assessment(history), list[tuple[DiagnosisCheck, Evidence]](), list[str]()
     for check in CHECKS:
         if history.when not in check.when:
@@ -83,7 +83,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     ordered: list[Finding] = []
     while waiting:
         consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
-        # The next cause has no cause among the waiting findings; in a circle of causes, it is the first finding.
+        # A finding without a waiting cause; in a circle of causes, the first finding.
         cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
         following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
         ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]
@@ -92,7 +92,6 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _lack(history: History) -> str:
-    """Return the reason why the history cannot be judged, or ""."""
     missing = [group for group, names in _NEEDED.items() if not any(name in history.series for name in names)]
     if missing:
         return f"no column is known for {' and for '.join(missing)}"
@@ -115,7 +114,7 @@ def refuse(diagnosis: Diagnosis) -> None:
 
 
 class Watch:
-    """Applies the checks while a run trains, and reports each finding once."""
+    """Applies the checks while a run trains."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._history = History(when=When.DURING)
@@ -124,7 +123,7 @@ class Watch:
         self._num_steps = 0
 
     def observe(self, record: Record) -> tuple[Finding, ...]:
-        """Add the next record and return the new findings.
+        """Add the next record and return the findings that are new.
 
         The checks run at records 0 (before step 1), 1, 10, 20, ... (from 2,000 on every 20, from 3,000 on every 30, ...), and when a column
         first has NaN or infinity.

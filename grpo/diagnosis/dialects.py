@@ -19,7 +19,7 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role, such as `runs` (the row's run) -> names of columns in any trainer's logs."""
+"""Role of a column, such as `runs` (the row's run) -> its names in any trainer's logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Dialect:
     patterns: dict[str, Meaning]
 
     def meaning(self, column: str) -> Meaning | None:
-        """Return the meaning of this trainer's column; None if unknown. Exact names are tried before patterns."""
+        """Return the meaning of this trainer's column, or None. Exact names are tried before patterns."""
         name = plain(column)
         return self.names.get(name) or next((meaning for pattern, meaning in self.patterns.items() if fnmatchcase(name, pattern)), None)
 
@@ -67,17 +67,17 @@ def _dialect(row: dict[str, Any]) -> Dialect:
 
 
 DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
-"""This trainer's dialect is the first."""
+"""The first is this trainer's."""
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the dialect that knows most of these columns; of equals the first."""
+    """Return the first dialect that knows most of these columns."""
     known = [plain(column) for column in columns]
     return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect. For another trainer's unknown column, return the first meaning in any dialect."""
+    """Return a column's meaning in this dialect. Another trainer's unknown column has the first meaning in any dialect."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own
@@ -90,7 +90,7 @@ def is_ambiguous(column: str) -> bool:
 
 
 def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
-    """Return the columns that may be the step, first the names of this dialect."""
+    """Return the columns that may be the step, this dialect's first."""
     by_name = {plain(column): column for column in columns}
     order = dict.fromkeys((*dialect.steps, *(name for other in DIALECTS[1:] for name in other.steps)))
     return [by_name[name] for name in order if name in by_name]

@@ -1,4 +1,4 @@
-"""The document `findings.json`: a run's diagnosis and its findings (faults)."""
+"""The document `findings.json`: a run's findings (faults)."""
 
 from enum import StrEnum
 
@@ -22,7 +22,7 @@ class Finding(Document):
     means: str
     advice: str
     cause: str = ""
-    """Name of a finding that may have caused this finding, or ""."""
+    """Name of a finding that may have caused this one."""
 
     @property
     def page(self) -> str:
@@ -33,7 +33,7 @@ class Finding(Document):
         return f"{self.name}: {'; '.join(self.evidence)}. {self.advice}"
 
     def text(self) -> str:
-        """Return evidence, meaning, advice and page; for a finding with a `cause`, only the evidence."""
+        """Return the finding for the terminal; with a `cause`, only the evidence."""
         if self.cause:
             return f"\n  then    {self.name}, from step {self.first_step:,}: {'; '.join(self.evidence)}"
         head = f"\n\n{self.severity.value.upper():8}  {self.name}, from step {self.first_step:,} to {self.last_step:,}"
@@ -42,7 +42,7 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """All findings, critical ones first, then by `first_step`; a finding with a `cause` directly follows this cause."""
+    """Critical findings come first, then the first in time. A finding with a `cause` directly follows this cause."""
 
     findings: tuple[Finding, ...]
     verdict: str

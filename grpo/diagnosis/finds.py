@@ -1,4 +1,4 @@
-"""The checks of a training log, one function each. A check returns evidence of its fault, the reason why it cannot judge, or None.
+"""The checks of a training log. A check returns evidence of its fault, the reason why it cannot judge, or None.
 
 `checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says what each quantity is. Limits without a
 source come from simulated runs (`tests/proofs/made_histories.py`).
@@ -19,25 +19,25 @@ from grpo.metrics.shared import ENTROPY_CRITICAL, TERM_PAIRS
 from grpo.statistics.intervals import wilson_interval
 
 MOST_LEGAL_MOVES: Final = 218
-"""Position with the most legal moves: R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
+"""R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1 (Petrovic, 1964)."""
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
 """Quantity, and the largest first value that rounding explains, in nats."""
 _KL_OF_UPDATES: Final = 0.05
-"""First KL in nats that updates explain if the first row is logged after updates."""
+"""Largest first KL, in nats, by updates before the first row."""
 _KL_GROWS: Final = 0.3
-"""Updates also explain a first KL below this fraction of the next ten rows' median."""
+"""A first KL below this fraction of the next ten rows' median is also by updates."""
 _KL_BY_SCORING: Final = 0.5
-"""Limit in nats of a first KL that another temperature in scoring causes: 1.3 instead of 1.0 causes 0.05."""
-_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token, before the factors of `_kl_limit`.
+"""Largest first KL, in nats, by scoring at another temperature than sampling (1.3 instead of 1.0 gives 0.05)."""
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_kl_limit` scales the limit.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
-_FEWEST_FOR_FLAT: Final = 100  # Minimum number of steps, and of rows if a single reward's deviation is unknown (else half).
-# A reward is flat if the upper bound of its rise (`Trend.most`) is at most:
+_FEWEST_FOR_FLAT: Final = 100  # Steps; also rows if a single reward's deviation is unknown, otherwise half as many rows.
+# A reward is flat if its rise is at most (upper bound, `Trend.most`):
 _FLAT: Final = 0.25  # Without a certain rise, in standard deviations of a single reward.
-_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows (`Trend.noise`), if a single reward's is unknown.
+_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows (`Trend.noise`), if those of single rewards are unknown.
 _NOTHING: Final = 0.03  # Despite a certain rise, in standard deviations of a single reward.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
-"""Quantity, value if sampler and trainer agree, and largest normal difference from this value."""
+"""Quantity, value if sampler and trainer agree, and largest normal difference."""
 _EXTREMES: Final = (
     ("kl", 100, 1.0),
     ("kl_old", 100, 1.0),
@@ -45,10 +45,10 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, factor, and limit. An extreme row exceeds the limit, and the factor times the medians of all rows and of the 15 around."""
+"""Quantity, factor, limit. An extreme row exceeds the limit, and the factor times the medians of all rows and of the 15 around."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
-"""Quantity, and what a runaway exceeds at the end: an absolute value, and this factor times the first rows' median."""
-_WORSE: Final = 0.12  # Smallest loss of a held-out measure that matters, as a fraction of the measure.
+"""Quantity, and what a runaway exceeds at the end: a value, and a factor times the median of the first rows."""
+_WORSE: Final = 0.12  # Smallest loss that matters, as a fraction of a held-out measure.
 _WORSE_OF_FEW: Final = 0.3  # The same with fewer than `_MANY_MEASURES` values.
 _MANY_MEASURES: Final = 6
 
@@ -65,7 +65,6 @@ def nan_steps(run: Assessment) -> Answer:
 
 def unlearned_language_model(run: Assessment) -> Answer:
     parsed, random = run.history.series["parsed"], run.history.random_weights
-    # A bad first row is no fault if later answers are readable.
     is_unread = parsed.logged[0] == 0 or (parsed.logged[0] < 0.1 and not run.is_live and parsed.values.max() <= 0.2)
     has_learned = not run.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
     if not random and (not is_unread or has_learned):
@@ -87,7 +86,7 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
         # An answer's KL sums over tokens, so updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # A KL that begins high and does not grow is not caused by updates.
+        # Updates make a KL grow.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
@@ -104,7 +103,7 @@ def temperature_mismatch(run: Assessment) -> Answer:
         return None  # `scored_otherwise` judges language models; this project's trainer asserts ratios of 1.
     facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
     clipped = run.at_start("clip_fraction")
-    # The first row's updates cause clipping too, so the limit is higher if no KL is evidence.
+    # Updates before the first row clip too, so without such a KL the limit is higher.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
         facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} in the first row")
     return Evidence(tuple(facts), 0, 0) if facts else None
@@ -164,7 +163,7 @@ def no_gradient(run: Assessment) -> Answer:
     last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
-    # Entropies that are rounded to three digits can be equal by chance.
+    # Entropies of three digits can be equal by rounding.
     if constant >= max(20, len(entropy) / 5) and f"{last:.10g}" != f"{last:.3g}" and not run.is_solved:
         fact = f"{entropy.column} is {last:.10g} in each of the last {constant} rows: the policy does not change"
         return evidence_of(entropy, fact, begin=float(entropy.at[-constant]))
@@ -172,7 +171,6 @@ def no_gradient(run: Assessment) -> Answer:
 
 
 def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
-    """Count the last rows in which a condition holds without a gap."""
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
@@ -203,8 +201,8 @@ def entropy_collapse(run: Assessment) -> Answer:
         critical = history.limits.get("critical_entropy", 0.0)
         fact = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
         return evidence_of(entropy, fact) if late < critical else None
-    if history.is_ours:  # This project's trainer raises a collapsed entropy again, so the lowest block counts.
-        late = float(history.blocks(entropy)[:, 2].min())  # Column 2: medians.
+    if history.is_ours:  # This project's trainer raises a collapsed entropy again.
+        late = float(history.blocks(entropy)[:, 2].min())  # Lowest median of a block.
     else:
         early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
     answer = _is_collapsed(run, early, late)
@@ -258,7 +256,7 @@ def kl_trap(run: Assessment) -> Answer:
     collapse, levels = entropy_collapse(run), run.history.levels("entropy")
     if levels is None or not isinstance(collapse, Evidence):
         return None
-    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # An earlier rise is a warm-up.
+    is_after = coefficient.steps > entropy.first_step(entropy.values < 0.8 * levels[0])  # Before that, a rise is a warm-up.
     before, after = coefficient.values[~is_after][-1:], coefficient.values[is_after]
     if not len(before) or not len(after) or not 0 < 3 * before[0] <= (most := float(after.max())):
         return None
@@ -274,7 +272,7 @@ def canceling_terms(run: Assessment) -> Answer:
         if len(steps) >= max(3, len(rows) / 2):
             fact = f"the gradients of {one} and {other} are opposite and alike in size in {len(steps)} of {len(rows)} steps"
             return Evidence((fact,), steps[0], steps[-1])
-    # Only estimates from the same samples cancel. An exact KL is 0 before any update, so a larger first KL is an estimate.
+    # Only estimates from samples cancel. An exact KL is 0 before any update, so a larger first KL is an estimate.
     pairs = run.history.together("kl_penalty", "entropy_bonus")
     is_opposite = sum(penalty * bonus < 0 for _, penalty, bonus in pairs) >= 0.8 * len(pairs)
     return _raised_penalty(run) if is_opposite and any(_kl_at_start(run)) else None
@@ -301,7 +299,7 @@ def loss_budget(run: Assessment) -> Answer:
     for name in ("entropy_bonus", "kl_penalty"):
         rows = run.history.together(name, "policy_loss")
         shares = sorted(abs(value) / (abs(value) + abs(policy)) for _, value, policy in rows if value)
-        # The policy term's value can be near 0 with a large gradient, so an improving run has no fault.
+        # The policy term can be near 0 with a large gradient, so an improving run has no fault.
         if shares and median(shares) > 0.9 and not run.improves:
             series = run.history.series[name]
             total = f"|{series.column}| + |{run.history.series['policy_loss'].column}|"
@@ -314,7 +312,7 @@ def saturated_controller(run: Assessment) -> Answer:
         if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
             return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
-    # `kl_trap` reports a raised entropy coefficient, too. This project's coefficient may rise within its bounds.
+    # `kl_trap` reports a raised entropy coefficient. This project's coefficient may rise.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
         if (series := run.get(name)) is not None and (fact := _raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
@@ -322,12 +320,12 @@ def saturated_controller(run: Assessment) -> Answer:
 
 
 def _raised(values: Array) -> str:
-    """Return how a coefficient's tenfold rise ends; "" for a smaller rise, a straight line (a warm-up), or a later fall."""
+    """Return how a coefficient's tenfold rise ends; "" for other rises and straight lines (warm-ups)."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
     ramp = values[: int(np.argmax(values >= 0.95 * most)) + 1]
-    # A straight line's middle is 0.5 of the sum of its ends; an exponential rise's is smaller.
+    # The middle is half of the ends' sum on a straight line, and less in an exponential rise.
     is_straight = len(ramp) < 4 or ramp[len(ramp) // 2] > 0.35 * (ramp[0] + ramp[-1])
     if most < 10 * start or tail(values) < 5 * start or is_straight:
         return ""
@@ -374,9 +372,9 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
     """Return the limit that the KL exceeds at the end, or None."""
     values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
     end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # A straight line from 0 ends at 4 times its first half's median.
+    is_quick = end > 6 * half  # The factor is 4 for a straight line from 0.
     if run.improves and not is_quick and run.history.is_ours:
-        return None  # This project's KL is exact, and normally grows slowly with the reward.
+        return None  # This project's exact KL normally grows slowly with the reward.
     limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
@@ -386,7 +384,7 @@ def _kl_limit(run: Assessment, series: Series) -> float | None:
 def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    # Slow growth raises the limit 3-fold, or 10-fold if gradients start near 0, as with mostly silent groups (of equal rewards).
+    # Slow growth raises the limit 3-fold. Silent groups (of equal rewards) make the first gradients small, so 10-fold.
     calm = 10 if silent is not None and silent[0] > 0.5 else 3
     limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
@@ -433,7 +431,7 @@ def flat_reward(run: Assessment) -> Answer:
     least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
         least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
-    # A gain is measured from the reference in the same states, so its level is a rise, also if it was reached in the first steps.
+    # A gain is measured from the reference, so its level is a rise, also if the first steps reached it.
     is_rise = run.measures_rise or (run.rises and trend.most > nothing) or ("gain" in run.history.series and trend.end > nothing)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
@@ -482,7 +480,7 @@ def lost_format(run: Assessment) -> Answer:
     if levels is None:
         return None
     early, late, trend = max(levels[0], median(fifth(parsed.values))), levels[1], trend_of(parsed.values)
-    # Low values may be a format reward with a maximum below 1, so their limit is relative.
+    # A format reward can have a maximum below 1, so low values have a relative limit.
     least = 0.2 if run.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)
     is_noise = not run.is_live and len(parsed) >= 15 and trend.change >= 0 and not trend.has_lost
     begin = parsed.first_step(parsed.values < (early + late) / 2)
@@ -510,7 +508,7 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best, top = float(smooth.max()), int(np.argmax(smooth))  # Running medians: one lucky row is no best.
+        best, top = float(smooth.max()), int(np.argmax(smooth))  # A median, because one lucky row is no best.
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
         turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
         if turns or (before - after > least and _surely_falls(good)):
@@ -542,7 +540,7 @@ def lost_strength(run: Assessment) -> Answer:
         mean, middle = float(games @ scores / games.sum()), float(games @ steps / games.sum())
         spread = math.sqrt(max(1e-9, mean * (1 - mean)))  # A game's standard deviation without draws.
         error = spread * math.sqrt(1 / games[0] + 1 / games[-1])
-        # The scores' linear trend over steps, in standard errors.
+        # Linear trend of the scores, in standard errors.
         slope = float(games * (steps - middle) @ (scores - mean)) / (spread * math.sqrt(max(1e-12, float(games @ (steps - middle) ** 2))))
         # One-sided p: 0.005 for 2.6 standard errors, 0.02 for 2.
         if scores[0] - scores[-1] > 2.6 * error and (len(evaluations) < 3 or slope < -2):
@@ -562,7 +560,7 @@ def unbelievable_peak(run: Assessment) -> Answer:
     mean_of_others = sum(evaluation.score * evaluation.games for evaluation in others) / games
     pooled = (mean_of_others * games + best.score * best.games) / (games + best.games)
     error = math.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / games + 1 / best.games))
-    # Upper bound (Bonferroni) of the probability that the best of equal checkpoints is this far ahead.
+    # Probability that the best of equal checkpoints is this far ahead (Bonferroni's bound).
     chance = min(1.0, len(evaluations) * math.erfc((best.score - mean_of_others) / error / math.sqrt(2)) / 2)
     tau, by_chance = rank_correlation([evaluation.step for evaluation in evaluations], [evaluation.score for evaluation in evaluations])
     if best.score - mean_of_others < 0.03 or chance < 0.05 or (tau > 0 and by_chance < 0.02):

@@ -1,6 +1,6 @@
 """A run's history: quantities by step, from this trainer's records or from tables of other trainers.
 
-A quantity is what a column measures, under one name for all trainers. A dialect is the column names of one trainer (`dialects.toml`).
+A quantity is what a column measures, under one name for all trainers. A dialect is the column names of one trainer.
 """
 
 import re
@@ -23,21 +23,18 @@ _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE: Final = 0.5  # A column with at least this fraction of finite cells is logged in every row.
-_REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps is logged at intervals.
-_SAME: Final = 0.02  # Largest relative difference of two values that count as equal.
-_RESUMES: Final = 20  # The steps may fall this often, because a resumed run appends rows.
+_DENSE: Final = 0.5  # Fraction of finite cells from which a column counts as logged in every row.
+_REGULAR: Final = 0.9  # Fraction of equal gaps from which a column counts as logged at intervals.
+_SAME: Final = 0.02  # Relative difference of equal values.
+_RESUMES: Final = 20  # How often the steps may fall: a resumed run appends rows.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
 
 
 class When(Flag):
-    BEFORE = auto()
-    """The first rollout, before any update."""
+    BEFORE = auto()  # The first rollout, before any update.
     DURING = auto()
-    """After any GRPO step."""
-    END = auto()
-    """The complete history."""
+    END = auto()  # The complete history.
 
 
 @dataclass(slots=True)
@@ -70,7 +67,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """One checkpoint's games: step, mean score (win 1, draw 0.5) and number."""
+    """Games of one checkpoint. The score is the mean of 1 (win), 0.5 (draw) and 0."""
 
     step: float
     score: float
@@ -80,8 +77,7 @@ class Evaluation:
 @dataclass(slots=True, kw_only=True)
 class History:
     when: When = When.END
-    dialect: Dialect = dialects.DIALECTS[0]
-    """Default: this trainer, whose entropy and KL are exact and whose log has a row per step."""
+    dialect: Dialect = dialects.DIALECTS[0]  # This trainer.
     is_of_language_model: bool = False  # Entropies are over tokens or answers, not over moves.
     is_of_windows: bool = False  # A row is the mean of many steps.
     limits: Mapping[str, float] = field(default_factory=dict)  # Settings that checks need: `critical_entropy`.
@@ -108,10 +104,10 @@ class History:
     def add_record(self, record: Record) -> None:
         for event in record.events:
             self.events.setdefault(event.name, []).append(record.step)
-        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted like the columns of a file, which a resumed run reads.
+        self.add(record.step, dict(sorted(record.metrics.items())))  # Sorted, because `add` prefers the first column.
 
     def add(self, step: float, row: Mapping[str, float]) -> None:
-        """Add a row, column -> value. If several columns measure one quantity, the column that came first counts."""
+        """Add a row, column -> value. Of several columns of one quantity, the first added counts."""
         self.num_rows += 1
         self.is_of_language_model = self.is_of_language_model or _is_of_language_model(row)
         for column, value in row.items():
@@ -160,7 +156,7 @@ class History:
         if others := [other for other in candidates if not np.array_equal(candidates[other], candidates[name])]:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
         finite = np.isfinite(candidates[name])
-        # A row without a step belongs to the step before; at the begin, to the first step.
+        # A row without a step has the step before, or the first step.
         rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))
         return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
@@ -182,7 +178,7 @@ class History:
                 self.unused[name] = None
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
-        """Add a note about steps with several values. Raises HistoryError if several runs cause them."""
+        """Note steps with several values. Raises HistoryError if several runs cause them."""
         duplicates = [(column, *_duplicates(parts[column])) for column in parts]
         column, steps, reason = max(duplicates, key=lambda item: len(item[1]), default=("", np.empty(0), ""))
         if reason:
@@ -218,7 +214,7 @@ class History:
     def blocks(self, series: Series) -> Array:
         """Return first step, last step and median of each full block of rows, [blocks, 3].
 
-        If the last rows of a complete history do not fill a block, a last block overlaps the block before.
+        If the last rows of a complete history do not fill a block, the last ones form a block that overlaps the block before.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -234,7 +230,7 @@ class History:
         return (float(blocks[0, 2]), float(blocks[-1, 2])) if len(blocks) else None
 
     def together(self, *quantities: str) -> list[tuple[float, ...]]:
-        """Return (step, value, value, ...) of each step that has all these quantities."""
+        """Return (step, value, value, ...) of each step with all quantities."""
         tables = [dict(zip(self.series[name].at, self.series[name].logged, strict=True)) for name in quantities if name in self.series]
         if len(tables) < len(quantities):
             return []
@@ -252,7 +248,7 @@ class History:
 def read_tables(paths: Sequence[Path]) -> History:
     """Return one run's history. If a step has several rows, the last row in the order of the files counts.
 
-    Raises HistoryError for a file that cannot be read, and for tables of several runs.
+    Raises HistoryError for an unreadable file, and for tables of several runs.
     """
     return History.of_tables([read_table(path) for path in paths])
 
@@ -262,7 +258,7 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows, by time if it is logged. Raises HistoryError if a column names several runs."""
+    """Return the training rows, by time if logged. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -309,14 +305,14 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Change NaN of training quantities to MISSING in rows that have none of their numbers, such as evaluation rows."""
+    """Change NaN of training quantities to MISSING in rows without their numbers, such as evaluation rows."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    # A run may end in NaN, so after its last number only evaluation rows lose NaN.
+    # A run may end in NaN, so after the last number only evaluation rows change.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
@@ -336,7 +332,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps with different values, and the reason why these are of several runs, or ""."""
+    """Return the steps with different values, and why these are of several runs, or ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -353,12 +349,10 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 
 
 def _not_finite(cells: Array) -> Flags:
-    """Return for each cell whether a measured value was NaN or infinite.
+    """Return for each cell whether NaN or infinity was measured. Programs also write NaN if nothing was measured.
 
-    Programs also write NaN if nothing was measured. So NaN counts only in a column without numbers, and:
-
-    - between numbers, if the column is logged in every row
-    - after the last number, if the column is logged in every row or NaN lasts for two of the longest intervals
+    NaN counts in a column without numbers; between numbers, if the column is logged in every row; after the last number, if the column is
+    logged in every row or NaN lasts for two of the longest intervals.
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

@@ -20,16 +20,15 @@ import pandas as pd
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
-# The marks. `np.isfinite` is False for each.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
 LARGEST: Final = 1e100
-"""Numbers of larger size count as infinite, so squares cannot overflow."""
+"""Larger numbers count as infinite, so squares cannot overflow."""
 _CHUNK: Final = 20_000  # Maximum number of JSON rows in memory as Python objects.
 _DELIMITERS: Final = (",", ";", "\t", "|")
 _WRAPPERS: Final = frozenset({"data", "metrics", "record", "log", "logs", "scalars", "values", "summary"})
-"""Keys of nested objects that column names leave out: `{"metrics": {"loss": 1}}` is the column `loss`."""
+"""Keys that column names leave out: `{"metrics": {"loss": 1}}` is the column `loss`."""
 _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -62,7 +61,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Return a file's table. Raises HistoryError if the file has no table or cannot be read."""
+    """Raises HistoryError if the file has no table or cannot be read."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -94,7 +93,7 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # The warning means: a row has more cells than there are names.
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # A row has more cells than there are names.
             frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
@@ -119,7 +118,7 @@ def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = Fal
 
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
-    """Return numbers and marks (other text is MISSING), or None if all cells are MISSING."""
+    """Return numbers and marks (other text is MISSING), or None if all are MISSING."""
     texts = cells.astype("str").str.strip().where(cells.notna(), "")
     commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
@@ -158,7 +157,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return `log_history` (trainer_state.json), else the only list of objects, else the columns' rows, else the document as one row."""
+    """Return a document's rows: `log_history` (trainer_state.json), else the only list of objects, else columns as rows, else one row."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -169,7 +168,7 @@ def _rows_of(document: dict[str, Any]) -> Any:
 
 
 def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield each line's object. Blank lines and an incomplete last line are skipped."""
+    """Yield each line's object. Skips blank lines and an incomplete last line."""
     torn = 0  # Number of a line that is no object.
     for number, line in enumerate(lines, start=1):
         if torn or (row := _object(line)) is None:

@@ -1,7 +1,4 @@
-"""Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible.
-
-Correlated neighbors, as in running means, count as fewer rows.
-"""
+"""Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible."""
 
 import math
 from dataclasses import dataclass
@@ -14,24 +11,24 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change of more standard errors is certain, even as the largest of `trend_of`'s three."""
+"""A change of more standard errors is certain. `trend_of` tests three changes, so the limit is high."""
 SURE_FROM_BEST: Final = 4.5
 """The same for a fall from the highest tenth of the run, which is partly high by chance."""
 _FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so ranks are tested.
-_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation: of fewer than ten rows, of ten or more rows.
+_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation, below ten rows and from ten rows on.
 _MOST_ALIKE: Final = 0.97  # Maximum correlation of neighbors.
 _MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three if the certain change from these is larger.
+    start: float  # Median of the first fifth of the rows, or of the first three if the change from these is larger and certain.
     end: float  # Median of the last fifth.
     best: float  # Highest median of a tenth of the run, at least three rows.
     last: float  # Median of the last tenth of the run.
     change: float  # Change from start to end; 0 if it may be noise.
     most: float  # Upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
-    noise: float  # Standard deviation around straight lines (`noise_of`); around the mean for fewer than 15 rows.
+    noise: float  # Standard deviation of the rows: `noise_of`, or around the mean for fewer than 15 rows.
     has_lost: bool  # Whether `last` is certainly below `best`; False for fewer than 15 rows.
 
 
@@ -48,10 +45,10 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the rows' standard deviation, and the factor by which correlation of neighbors raises the variance of a mean.
+    """Return the rows' standard deviation, and the factor by which correlation r of neighbors raises the variance of a mean.
 
     The deviation is around straight lines through two to four parts of the rows. The part with the largest deviation is left out, because
-    it may have a sudden change of level. The factor is (1 + r) / (1 - r) for correlation r.
+    its level may change suddenly. The factor is (1 + r) / (1 - r).
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]
@@ -86,7 +83,7 @@ def trend_of(values: Array) -> Trend:
     by_first = _MEDIAN * noise * math.sqrt(excess / fifth + min(1.0, excess / 3))
     line = _line(values)
     slope = float(line[-1] - line[0])
-    # Three tests of a change, each with observed change, change to report, and standard error.
+    # Observed change, change to report, standard error.
     changes = ((end - start, end - start, by_fifths), (slope, end - start, by_line), (end - first, end - first, by_first))
     sure = [change for seen, change, error in changes if abs(seen) > SURE * error and seen * change > 0]
     change = max(sure, key=abs, default=0.0)

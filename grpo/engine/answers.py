@@ -51,8 +51,7 @@ def parse_best_move(data: bytes) -> str:
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     """Return the best move, and scores and depth of the last complete iteration. `data` is the output since `go`.
 
-    A complete iteration scores `num_lines` moves (default: the highest `multipv` rank). Raises EngineError if the best move or
-    a complete iteration is missing.
+    A complete iteration scores `num_lines` moves (default: the highest `multipv` rank). Raises EngineError.
     """
     best_move = parse_best_move(data)
     if not best_move:

@@ -10,8 +10,6 @@ from grpo.engine.process import START_SECONDS, EngineProcess
 
 
 class EngineMissingError(EngineError):
-    """The path has no usable UCI engine."""
-
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}; install Stockfish (apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to the path of an engine")
 
@@ -26,7 +24,7 @@ class EngineIdentity:
 
 
 def identify(path: str) -> EngineIdentity:
-    """Start an engine and return its identity. Raises EngineMissingError."""
+    """Start the engine and return its identity. Raises EngineMissingError."""
     full_path = find_engine(path)
     try:
         with EngineProcess(full_path, {}, start_seconds=START_SECONDS) as process:
@@ -36,7 +34,7 @@ def identify(path: str) -> EngineIdentity:
 
 
 def find_engine(path: str) -> str:
-    """Return the path of an engine; `path` may be a program's name. Raises EngineMissingError."""
+    """Return the path of an engine, given a path or a program's name. Raises EngineMissingError."""
     full_path = shutil.which(path)
     if full_path is None:
         raise EngineMissingError(f"no engine at {path!r}")

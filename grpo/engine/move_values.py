@@ -1,6 +1,6 @@
 """The reward: a value in [0, 1] for every legal move, from MultiPV searches (which score many moves at once).
 
-A search to depth 1 (in plies) scores all legal moves; a second search goes deeper on the best few. `value_of` has the formula.
+A search to depth 1 (in plies) scores all legal moves; a second search goes deeper on the best few.
 """
 
 import math
@@ -46,7 +46,7 @@ def logistic(x: float) -> float:
 
 
 def value_of(score: Score) -> float:
-    """Return the reward, in [0, 1]; mates are in the bands, nearer mates nearer to 0 or 1."""
+    """Return the reward in [0, 1]. A nearer mate is nearer to 0 or 1."""
     if not score.is_mate:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
@@ -55,11 +55,11 @@ def value_of(score: Score) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValueTable:
-    """Values of a position's legal moves, in ascending order of action id."""
+    """Legal moves of a position, in ascending order of action id."""
 
     moves: tuple[str, ...]  # UCI.
     values: NDArray[np.float32]  # [len(moves)], in [0, 1] for the mover.
-    scores: tuple[Score, ...]  # 0 for moves that draw or repeat a position; see `_capped`.
+    scores: tuple[Score, ...]  # 0 for moves that draw or repeat a position.
 
 
 def engine_options() -> dict[str, str | int]:
@@ -101,7 +101,7 @@ def value_tables(
 
 
 def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score], num_deep: int) -> Query:
-    """Return a position's search; if needed, a first search to depth 1 fills `shallow`."""
+    """Return a position's search. With more than `num_deep` moves, a first search to depth 1 fills `shallow`."""
     if len(moves) <= num_deep:
         return Query(fen=fen, limit=f"depth {depth}", moves=frozenset(moves))
 

@@ -21,13 +21,13 @@ from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
 MAX_LINES: Final = 256  # Value of MultiPV that scores all moves; no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash`, in MiB, of engines that play games. The engines' ratings hold only for this size."""
+"""`Hash` of engines that play games. Their ratings hold only for this size."""
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
 _MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failures, the engine counts as broken.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""The engine also counts as broken if so many queries failed: failures on one kind of position would bias the dataset."""
+"""The engine also counts as broken if so many queries failed. Failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
@@ -39,7 +39,7 @@ class Query:
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known; parsing a FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
-    """Takes the first answer; returns a second search of the same position, whose answer alone counts. The hash is kept."""
+    """Takes the first answer and returns a second search of the position. Only the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
@@ -80,8 +80,8 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    One thread must use the pool and outlive it: `setpriv` lets Linux kill an engine when the thread that started the engine ends. In a
-    forked process the pool starts one new engine.
+    Only one thread may use the pool. The thread must outlive the pool: with `setpriv`, Linux kills an engine when the thread that
+    started the engine ends.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
@@ -159,10 +159,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def best_move(self, start_fen: str, moves: str, limit: str, *, is_fresh: bool) -> str:
         """Return the engine's move in UCI, which may be illegal, or "" if the engine has none.
 
-        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `is_fresh` clears the hash. Otherwise the search
-        uses the hash of the game's earlier moves, so the pool must have one process (not checked).
+        `moves` (UCI, separated by blanks) lead from `start_fen` to the position. `is_fresh` clears the hash. Without `is_fresh`, the pool
+        must have one process (not checked), whose hash holds the game's earlier moves.
 
-        Raises EngineError after one attempt, because a new process would lack the earlier moves' hash.
+        Raises EngineError after one attempt, because a new process would lack this hash.
         """
         self._ready()
         process = self._idle_process() if is_fresh or not self._processes else self._processes[0]
@@ -181,8 +181,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        """After a fork, leave the engines to the parent and allow one new engine. Assert that no other call runs."""
-        if self._owner != os.getpid():
+        if self._owner != os.getpid():  # After a fork, the engines belong to the parent.
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"

@@ -1,4 +1,4 @@
-"""One UCI engine process over pipes, with timeouts. The engine ends with the Python process; with setpriv also if that is killed."""
+"""One UCI engine process over pipes, with timeouts."""
 
 import contextlib
 import os
@@ -18,8 +18,8 @@ from grpo.engine.answers import EngineError
 START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU.
 SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU.
-MAX_ANSWER_BYTES: Final = 1 << 26  # The deepest search over all moves writes a tenth of this.
-_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core. An engine that uses less hangs: even a busy machine gives more.
+MAX_ANSWER_BYTES: Final = 1 << 26  # Ten times the longest answer.
+_MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core; an engine that uses less hangs.
 _READ_BYTES: Final = 1 << 18
 _MAX_WORDS: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
@@ -106,7 +106,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Wait for a line that begins with `word`; return output through it. Raises the errors of `read` and `raise_if_hung`."""
+        """Return output through the first line that begins with `word`. Raises the errors of `read` and `raise_if_hung`."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()

@@ -27,7 +27,7 @@ class Exercise:
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Read a decompressed table; a broken row gives a Rejection. Raises SourceError if one of `COLUMNS` is missing."""
+    """Read a decompressed table; a broken row gives a Rejection. Raises SourceError without `COLUMNS`."""
     for entry in puzzle_rows(stream, source, COLUMNS):
         if isinstance(entry, Rejection):
             yield entry
@@ -46,7 +46,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Read a decompressed EPD file; a broken line gives a Rejection.
 
-    The right moves are EPD's best moves `bm`, or without `bm` all legal moves, except the moves to avoid `am`.
+    The right moves are EPD's best moves `bm` (default: all legal moves) except the moves to avoid, `am`.
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):
@@ -71,7 +71,7 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
     """Yield each exercise, whether the player solves it, and the player's reply counts (zeros for plain moves).
 
-    Every move must be right, except that a checkmate solves the exercise at once.
+    Every move must be right, but a checkmate solves the exercise at once.
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):

@@ -1,4 +1,4 @@
-"""Work in forked processes. A fork starts at once, because it need not import modules again."""
+"""Work in forked processes, which start at once, because they need not import modules."""
 
 import signal
 import sys
@@ -29,8 +29,7 @@ def num_forks(wanted: int) -> int:
 def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
     """Run each task in a forked process and return the results in order. A single task runs in this process.
 
-    A task gets a `Tell` for its own progress; `tell` gets the sum. Raises a task's PlainError, or ForkError if a process ended without a
-    result.
+    A task gets a `Tell` for its own progress; `tell` gets the sum. Raises a task's PlainError, or ForkError.
     """
     if len(tasks) == 1:
         return [tasks[0](tell)]
@@ -42,7 +41,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
             waiting[ours] = number
             processes.append(context.Process(target=_run, args=(task, theirs), daemon=True))
             processes[-1].start()
-            theirs.close()  # Otherwise the next fork would keep it open, and `recv` would not notice a dead process.
+            theirs.close()  # The next fork would keep it open, and hide a dead process.
         while waiting:
             for pipe in connection.wait([*waiting]):
                 assert isinstance(pipe, Connection)
@@ -76,7 +75,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
 
 def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     for ignored in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ignored, signal.SIG_IGN)  # The terminal signals forks too. The parent alone reacts, and kills the forks.
+        signal.signal(ignored, signal.SIG_IGN)  # The terminal signals forks too, but only the parent reacts.
     signal_when_parent_ends(signal.SIGKILL)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # The threads of torch's pool exist only in the parent.

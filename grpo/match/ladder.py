@@ -1,7 +1,7 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would win
-nearly every game against weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1].
+The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would beat
+weaker ones nearly always. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -18,11 +18,11 @@ from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 from grpo.statistics.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 
-if TYPE_CHECKING:  # `players` imports torch, which code that only reads ladders must not load.
+if TYPE_CHECKING:  # `players` imports torch, which is slow.
     from grpo.match.players import Player
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
-"""Bounds of scores that measure a difference well. Outside, a few games change the rating by a hundred Elo."""
+"""Outside these scores, a few games change the rating by a hundred Elo."""
 LADDER_NOTE: Final = (
     "Elo above a random mover, with 95 % intervals over pairs of games. Each rung played only the next two rungs, so errors add up along"
     " the ladder: the gap between neighbors is known better than the distance from the random mover."
@@ -31,7 +31,7 @@ LADDER_NOTE: Final = (
 
 class Rung(Document):
     nodes: int
-    random_share: float  # Probability of a random move. With 1, `nodes` has no effect.
+    random_share: float  # Probability of a random move.
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:
 
 
 def ladder_pairings(num_rungs: int) -> list[tuple[int, int]]:
-    """Return the pairs of rungs that play, as indices (stronger, weaker)."""
+    """Return the pairs of rungs that play, as (stronger, weaker) indices."""
     return [(upper, lower) for upper in range(num_rungs) for lower in (upper - 1, upper - 2) if lower >= 0]
 
 
@@ -87,7 +87,7 @@ class Ladder(Document):
         return np.array([rung.rating.value for rung in self.rungs])
 
     def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
-        """Return the standard error, in Elo, of the weighted sum of the ratings of `rungs` (indices)."""
+        """Return the standard error, in Elo, of the weighted sum of these rungs' ratings."""
         all_weights = np.zeros(len(self.rungs))
         all_weights[list(rungs)] = weights
         return _standard_error(all_weights, np.array(self.covariance))
@@ -98,7 +98,7 @@ def _standard_error(weights: Vector, covariance: Matrix) -> float:
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
-    """Fit the ratings. `pair_scores`: (index of a rung, index of its opponent) -> the rung's pair scores."""
+    """`pair_scores`: (index of a rung, index of its opponent) -> the rung's pair scores."""
     return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
@@ -110,7 +110,7 @@ class Meeting(Document):
 
 
 class LadderReport(Ladder):
-    """Report of the pipeline step `calibrate`."""
+    """Report of `calibrate`."""
 
     engine: str
     note: str = LADDER_NOTE
@@ -118,7 +118,7 @@ class LadderReport(Ladder):
 
 
 Reach = Literal["within", "below", "above", "between"]
-"""Whether a player's score against a nearest rung is between 0.2 and 0.8 ("within"); if not, where the player's strength lies."""
+"""Whether a player's score against a nearest rung is between 0.2 and 0.8; if not, where its strength lies."""
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
@@ -136,8 +136,8 @@ class RungMatch(Document):
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate  # The interval leaves out the rungs' errors: it compares players on the same ladder.
-    rating_of_all: Estimate  # The same rating; the interval includes the rungs' errors.
+    rating: Estimate  # The interval is without the rungs' errors, to compare players of one ladder.
+    rating_of_all: Estimate  # The interval includes the rungs' errors.
     reach: Reach
     probes: tuple[RungMatch, ...]
     games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first.
@@ -154,7 +154,7 @@ class Placement(Document):
 
 
 class BaselineReport(Document):
-    """Report of the pipeline step `baseline`."""
+    """Report of `baseline`."""
 
     heldout: dict[str, float]  # Metric -> value on held-out boards.
     matches: dict[str, MatchReport]  # Opponent's name -> match.
@@ -179,7 +179,7 @@ class RungGames:
 class PlacedGames:
     probes: tuple[RungGames, ...]
     games: tuple[RungGames, ...]
-    z: float  # Half-width of the rating's interval in standard errors.
+    z: float  # Half-width of the interval in standard errors.
 
     def placement(self, ladder: Ladder) -> Placement:
         rating = _rating(ladder, self.games)
@@ -209,7 +209,7 @@ def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...
 
 
 PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
-"""Plays the rated player against a rung. The result is from the rated player's side."""
+"""Plays the rated player against a rung; the result is from the player's side."""
 
 
 def place_on_ladder(
@@ -217,12 +217,12 @@ def place_on_ladder(
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
-    - Probes (short matches) give each player a first rating: a binary search over the rungs, with `num_probe_pairs` pairs per rung.
-    - All players then meet the two rungs nearest to the mean of the first ratings. These games alone give the final ratings.
+    - Probes (short matches) give each player a first rating, by a binary search over the rungs.
+    - All players then meet the two rungs nearest to the mean of the first ratings. Only these games give the final ratings.
     - A single player plays half of `num_rung_pairs` openings per rung, rounded up.
-    - Two players play `num_rung_pairs` openings per rung, the same for both; a second part follows if the first shows no difference.
+    - Two players play the same `num_rung_pairs` openings per rung; a second part follows if the first shows no difference.
 
-    `openings` are at least `num_openings_to_place` FENs.
+    `openings`: at least `num_openings_to_place` FENs.
     """
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
@@ -239,7 +239,7 @@ def place_on_ladder(
                 results[rung].append(play(ladder.rungs[rung], part))
         games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
         placed = tuple(PlacedGames(probes=tuple(before), games=rated, z=z) for before, rated in zip(probes, games, strict=True))
-        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
+        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # 0 for a single player.
         if difference.low > 0 or difference.high < 0:
             break
     return placed
@@ -248,8 +248,8 @@ def place_on_ladder(
 def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *, adjudicated: bool) -> Estimate:
     """Return the first player's rating minus the second's in Elo, with a 95 % interval paired by opening.
 
-    Both players come from one call of `place_on_ladder`. The interval is valid after the first and after the second part, and includes the
-    errors of the rungs' ratings, which nearly cancel.
+    Both come from one call of `place_on_ladder`. The interval is valid after either part, and includes the errors of the rungs' ratings,
+    which nearly cancel.
     """
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
@@ -288,5 +288,5 @@ def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
 
 
 def _by_rating(ladder: Ladder) -> list[int]:
-    """Return indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
+    """Return indices, lowest rating first, which may be in another order than the rungs."""
     return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]

@@ -1,7 +1,7 @@
 """Matches between two players. Each opening is played with both colors (a pair), and all games advance together as a batch.
 
-Scores are the first player's: a win is 1, a draw 0.5. A pair score is the mean of a pair's two scores. The adjudicated score, unlike the
-score as played, gives some draws (`UNDECIDED`) to the side that an engine finds clearly ahead.
+Scores are the first player's: a win is 1, a draw 0.5. A pair score is the mean of a pair's two scores. Adjudication gives some draws
+(`UNDECIDED`) to the side that an engine finds clearly ahead.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from grpo.match.forks import Tell, in_processes
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
-if TYPE_CHECKING:  # `players` imports torch, which code that only reads results must not load.
+if TYPE_CHECKING:  # `players` imports torch, which is slow.
     from grpo.match.players import Player
 
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 DEPTH: Final = 10
 """Plies that adjudication searches."""
 CENTIPAWNS: Final = 250
-"""Score above which adjudication gives a win."""
+"""A higher score wins by adjudication."""
 
 
 class End(StrEnum):
@@ -55,12 +55,12 @@ class PlayedGame:
     moves: tuple[str, ...]  # UCI.
     end: End
     score: float  # 1, 0.5 or 0.
-    adjudicated: float | None = None  # None before adjudication, if `end` is not in `UNDECIDED`, or if the engine failed.
+    adjudicated: float | None = None  # None if not adjudicated, or if the engine failed.
     first_replies: ReplyCounts | None = None  # None if the player returned plain moves.
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield the same board object at the opening and after each move."""
+        """Yield the same board object before each move and at the end."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -75,11 +75,11 @@ class PlayedGame:
 
 
 class MatchReport(Document):
-    """A match without its games; counts and scores are the first player's."""
+    """Counts and scores are the first player's."""
 
-    score: Estimate  # Score as played.
+    score: Estimate  # As played.
     pairs: tuple[int, int, int, int, int]
-    """Number of pairs with the pair score 0, 1/4, 1/2, 3/4 and 1."""
+    """Pairs with score 0, 1/4, 1/2, 3/4 and 1."""
     wins: int
     draws: int
     losses: int
@@ -87,7 +87,7 @@ class MatchReport(Document):
     num_openings: int
     answers: dict[str, ReplyCounts]  # `first` or `second` -> counts; only players that returned a `Reply`.
     adjudicated: Estimate | None = None
-    num_failed: int = 0  # Games that the engine failed to adjudicate; they count as draws in `adjudicated`.
+    num_failed: int = 0  # Not adjudicated, because the engine failed; draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +101,10 @@ class MatchResult:
 
     @property
     def num_openings(self) -> int:
-        """Number of distinct openings; move numbers are ignored."""
+        """Distinct openings; move numbers are ignored."""
         return len({" ".join(game.opening.split(" ")[:5]) for game in self.games})
 
     def pair_scores(self, *, adjudicated: bool = False) -> list[float]:
-        """`adjudicated` needs a match that `adjudicate` returned."""
         assert self.is_adjudicated or not adjudicated
         scores = [game.adjudicated if adjudicated and game.adjudicated is not None else game.score for game in self.games]
         return [(white + black) / 2 for white, black in zip(scores[::2], scores[1::2], strict=True)]
@@ -136,7 +135,7 @@ def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
 
 
 class _Game:
-    """Counts repetitions itself, because python-chess would search the complete game at every ply."""
+    """Counts repetitions itself, because python-chess would search the game at every ply."""
 
     def __init__(self, opening: str, first_is_white: bool, max_plies: int) -> None:
         self.opening = opening
@@ -202,13 +201,13 @@ def play_match(
 ) -> MatchResult:
     """Play each opening with both colors, in the order of the openings.
 
-    - `openings` are FENs of distinct positions. For a part of a match, they are a mapping: index in the complete match -> FEN. The index
-      selects a game's random numbers.
-    - A game is a draw after `max_plies` plies from its opening.
-    - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
-      advance. Players on a GPU need 1 (`num_forks`), because a forked process cannot use it.
+    - `openings`: FENs of distinct positions. For a part of a match: index in the complete match -> FEN; the index selects a game's random
+      numbers.
+    - `max_plies`: then the game is a draw.
+    - `num_processes` does not change the games. Several processes play with copies of the players, whose random streams do not advance.
+      Players on a GPU need 1 (`num_forks`), because a forked process cannot use it.
 
-    Raises ValueError if a player's move is illegal, ForkError if a process dies.
+    Raises ValueError for a player's illegal move, ForkError if a process dies.
     """
     numbered = openings if isinstance(openings, Mapping) else dict(enumerate(openings))
     games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
@@ -222,7 +221,7 @@ def play_match(
 
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    num_done, is_self_play = 0, first is second  # In self-play, one batch has both sides' moves.
+    num_done, is_self_play = 0, first is second  # Then one batch has both sides' moves.
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:
@@ -239,10 +238,10 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """A side wins an `UNDECIDED` game if the engine finds the side ahead by more than `CENTIPAWNS`, or with a forced mate.
+    """A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS`, or with a forced mate.
 
-    The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. The engines of `pool`
-    must have MultiPV 1. Raises EngineError if too many searches fail.
+    The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` must have MultiPV
+    1. Raises EngineError if too many searches fail.
     """
     finals = {game: _final_board(game) for game in result.games if game.end in UNDECIDED}
     distinct = {board.fen(): board for board in finals.values()}  # Deterministic players often reach the same position.

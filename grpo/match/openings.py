@@ -1,6 +1,6 @@
 """Openings of matches: balanced positions after random plies, or positions of an opening book (a file with one position a line).
 
-Openings must be distinct, because deterministic players would repeat their game from an equal opening.
+They are distinct, because deterministic players would repeat a game.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool, Query
 from grpo.settings.tree import EvaluationConfig
 
-_CANDIDATES_PER_ROUND = 128  # Positions searched at once.
+_CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
-_LIMIT = "depth 6"  # Search limit of the test for balance.
-_PLIES = 8  # Random legal plies of a generated opening.
-_MAX_CENTIPAWNS = 120  # Largest score of a generated opening, plus or minus.
+_LIMIT = "depth 6"  # Of the test for balance.
+_PLIES = 8  # Of a generated opening.
+_MAX_CENTIPAWNS = 120  # Largest absolute score of a generated opening.
 
 
 class OpeningsError(PlainError, ValueError):
@@ -32,8 +32,7 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    Adds to `exclude` the keys of the chosen openings, without a book of all tried positions. A smaller count gives the beginning of the
-    same list.
+    Adds to `exclude` the keys of the openings, without a book of all tried positions. A smaller count gives the beginning of the same list.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """
@@ -58,14 +57,14 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
 
 
 def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: set[str]) -> list[str]:
-    """Draw openings from a book as `make_openings` does. Only the set of the book's lines and `rng` determine the order.
+    """Draw openings from a book as `make_openings` does. Only the set of lines and `rng` determine the order.
 
     Raises OpeningsError if too few openings are available, SourceError for an unusable file.
     """
     texts: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
-            # A line that is too long comes as a Rejection, whose text is no opening and counts as left out.
+            # A too long line comes as a Rejection, whose text is no opening.
             texts.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
     entries = sorted(texts)
     drawn: dict[str, str] = {}
@@ -87,7 +86,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
 
 
 def book_files(book: str) -> list[SourceFile]:
-    """Raises SourceError if no file exists, or if a file is not a list of positions."""
+    """Raises SourceError without a file, or for a file that is no list of positions."""
     files = find_files([book])
     for file in files:
         if file.kind != FileKind.POSITIONS:

@@ -1,6 +1,6 @@
 """Players of a match: a policy, a UCI engine or a random mover.
 
-A player's random streams, one per game, continue in the player's next match. To repeat a match, create its players again.
+A player's random streams, one per game, continue in the player's next match.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,14 +20,14 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
-NUM_ROOTS: Final = 2**63 - 1  # Upper bound of seeds (roots) of `GameStreams`.
+NUM_ROOTS: Final = 2**63 - 1  # Bound of the seeds of `GameStreams`.
 
 
 class Player(Protocol):
     name: str
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> Sequence[chess.Move | Reply]:
-        """Return for each board a legal move, or a `Reply`, which has a legal move or forfeits the game.
+        """Return for each board a legal move, or a `Reply`, which may forfeit the game.
 
         On each board, this player is to move and has a legal move. `games` has each board's game number, which selects the random stream.
         """
@@ -43,7 +43,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """All games' random streams are seeded with one number, which `rng` draws."""
+    """One number of `rng` seeds all games' random streams."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name
@@ -73,10 +73,8 @@ class RandomPlayer:
 class EnginePlayer:
     """A UCI engine. `limit` is the argument of UCI's `go`, such as `nodes 50`.
 
-    The engine gets a position without the game's earlier moves, so it does not see repetitions.
-
-    If the engine names no legal move in `NUM_ATTEMPTS` searches, `choose` raises EngineError. With `says`, the engine instead loses this
-    game, and `says` gets a line about it.
+    The engine does not see repetitions, because it gets no earlier moves. After `NUM_ATTEMPTS` searches without a legal move, `choose`
+    raises EngineError. With `says`, the engine instead loses the game, and `says` gets a line about it.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -93,7 +91,7 @@ class EnginePlayer:
                 if self._says is None:
                     raise answer
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
-                # The last attempt's error stands for all attempts.
+                # The last attempt's error stands for all.
                 moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
                 continue
             move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).
@@ -102,7 +100,7 @@ class EnginePlayer:
 
 
 def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """`failed` are one move's failed searches; `num_moves` is 1 if the last search named a move, else 0."""
+    """`failed`: one move's failed searches. `num_moves`: 1 if the last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
     return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 

@@ -1,10 +1,9 @@
 """Held-out regret: the value that a policy's moves lose on held-out boards, which training does not use.
 
-Q is a move's value in [0, 1], by a deeper search than the reward's. p is a move's probability at sampling temperature 1 (T = 1). Each board
-has two regrets:
+Q is a move's value in [0, 1], by a deeper search than the reward's. p is a move's probability at temperature 1. Each board has two regrets:
 
-- `regret_sampled`, of sampled moves: max Q - sum p Q
-- `regret_best`, of the most likely move: max Q - Q(most likely move)
+- `regret_sampled`: max Q - sum p Q
+- `regret_best`: max Q - Q(most likely move)
 """
 
 from dataclasses import dataclass
@@ -19,12 +18,12 @@ from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import MovePolicy, PositionBatch
 
 _BATCH = 512  # Boards in one forward pass.
-BLUNDER = 0.10  # A move is a blunder if its value is at least this much below the best value.
+BLUNDER = 0.10  # Loss of value from which a move is a blunder.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class HeldoutScores:
-    """A policy's scores on N held-out boards at T = 1, each array [N]."""
+    """A policy's scores on N held-out boards at T = 1, [N] each."""
 
     regret_best: NDArray[np.float64]
     regret_sampled: NDArray[np.float64]
@@ -33,7 +32,7 @@ class HeldoutScores:
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return means at T = 1, over all boards and by phase. `boards.values` need the search depth `evaluation.heldout_depth`."""
+    """Return means at T = 1, over all boards and by phase. `boards.values` must be of `evaluation.heldout_depth`."""
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,
@@ -45,7 +44,7 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
     metrics = {name: column.mean().item() for name, column in columns.items()}
     metrics["heldout/regret_best_stderr"] = ((top - best).std() / len(boards) ** 0.5).item()
     phases = torch.from_numpy(boards.phases)
-    for name in list(columns)[:-1]:  # `heldout/blunder_mass` has no metrics by phase.
+    for name in list(columns)[:-1]:  # `heldout/blunder_mass` is not by phase.
         for index, phase in enumerate(PHASES):
             if (in_phase := phases == index).any():
                 metrics[f"{name}/{phase}"] = columns[name][in_phase].mean().item()
@@ -59,7 +58,7 @@ def heldout_scores(policy: MovePolicy, boards: BoardArrays) -> HeldoutScores:
 
 @torch.no_grad()
 def _columns(policy: MovePolicy, boards: BoardArrays) -> list[Tensor]:
-    """Return five columns [N]: best value, most likely move's value, expected value, entropy in nats, probability of blunders."""
+    """Return [N] each: best value, most likely move's value, expected value, entropy in nats, probability of blunders."""
     positions, values = PositionBatch.from_arrays(boards), torch.from_numpy(boards.values)
     parts = []
     for rows in torch.split(torch.arange(len(boards)), _BATCH):

@@ -1,4 +1,4 @@
-"""Replies of players that can fail to name a legal move: language models, and engines of other programs.
+"""Replies of players that can fail to name a legal move: language models and UCI engines.
 
 A failed answer is retried a few times; then the player forfeits the game.
 """
@@ -10,11 +10,9 @@ import chess
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyCounts:
-    """Counts for one move, or summed over many."""
-
     num_moves: int = 0  # Requested moves.
-    num_answers: int = 0  # One per move, plus one per retry.
-    num_unreadable: int = 0  # Answers from which no move can be parsed, and searches in which an engine died or hung.
+    num_answers: int = 0  # With retries.
+    num_unreadable: int = 0  # No move can be parsed, or the engine died or hung.
     num_illegal: int = 0
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
@@ -27,7 +25,7 @@ class ReplyCounts:
 
     @property
     def num_forfeits(self) -> int:
-        """Games forfeited. Each ended with an answer that was not retried."""
+        """Each forfeited game ended with an answer that was not retried."""
         return self.num_failed - self.num_retries
 
     @property
@@ -43,5 +41,5 @@ class ReplyCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    move: chess.Move | None  # A legal move, or None to forfeit the game.
+    move: chess.Move | None  # Legal; None forfeits the game.
     counts: ReplyCounts

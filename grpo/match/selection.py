@@ -1,9 +1,10 @@
-"""Report of the pipeline step `select`: the decision with its evidence, and sentences for pages.
+"""Report of the step `select`: the decision with its evidence, and sentences for pages.
 
-- The candidate is the checkpoint that games of the step `screen` chose. It becomes champion of the run if the decision promotes it.
-- The pretrained policy is the policy before GRPO, the candidate's own start.
-- The ladder has engine opponents with known ratings.
-- "As played" counts real results. "Adjudicated" gives a draw by repetition, fifty moves or ply cap to a side that is clearly ahead.
+- Candidate: the checkpoint that games of the step `screen` chose; champion of the run if the decision promotes it.
+- Pretrained policy: the policy before GRPO, the candidate's own start.
+- Ladder: engine opponents with known ratings.
+- Adjudicated: a draw by repetition, fifty moves or ply cap counts as a win of a side that is clearly ahead. "As played" counts real
+  results.
 """
 
 from grpo.match.ladder import Placement
@@ -15,20 +16,20 @@ from grpo.statistics.verdict import Decision
 
 
 class Selection(Decision):
-    """If no checkpoint could play, there is no candidate, and fields about it are None."""
+    """Without a candidate, fields about it are None."""
 
     champion_step: int  # 0 is the pretrained policy.
-    peak_step: int  # Step whose score against the pretrained policy has the highest lower bound; 0 if no checkpoint played.
+    peak_step: int  # Highest lower bound of the score against the pretrained policy; 0 if no checkpoint played.
     peak: Estimate | None = None
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]
-    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards."""
+    """Step -> mean value that the most likely moves lose on held-out boards."""
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None
-    previous_weights: str | None = None  # Hash of the earlier runs' champion; None if it was not played.
+    previous_weights: str | None = None  # Hash of the earlier runs' champion, if played.
     ladder: Placement | None = None
-    ladder_initial: Placement | None = None  # The pretrained policy's rating, from the same openings.
+    ladder_initial: Placement | None = None  # The pretrained policy's, from the same openings.
     initial_weights: str
     candidate_weights: str | None = None
 
@@ -43,7 +44,7 @@ class Selection(Decision):
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """Label -> gain in Elo, in games against the pretrained policy or on the ladder. The first gain decides."""
+        """Label -> gain in Elo over the pretrained policy. The first gain decides."""
         gains: dict[str, Estimate] = {}
         if (games := self.confirmation_best_moves) is not None:
             gains["own start, as played: decides"] = elo_estimate(games.score)

@@ -18,7 +18,7 @@ class Record:
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
     stop: str = ""
-    """Reason to stop after this step, or "" to go on; not stored in the history."""
+    """Reason to stop after this step, or "". Not in the history."""
 
 
 def refuse_undeclared(record: Record) -> None:

@@ -1,19 +1,17 @@
-"""Names and bounds that settings, metrics and computations share. A change here makes the steps compute their outputs again."""
+"""Names and bounds that settings, metrics and computations share."""
 
 from itertools import combinations
 from typing import Final
 
 ENTROPY_BOUNDS: Final = (0.005, 0.05)
-"""Bounds of the entropy coefficient, in reward per nat, if `entropy_schedule = "target"`. Above 0, because 0 could not rise again."""
+"""Bounds of the entropy coefficient, in reward per nat, if `entropy_schedule = "target"`. A coefficient of 0 could not rise."""
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
-"""Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).
-
-The reference is the frozen pretrained policy. The last term counts only during recoveries from too low entropy.
+"""Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy). The last counts only in recoveries.
 """
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
-"""Pairs of terms whose gradients' inner products are measured: each term with itself, and with each other term."""
+"""Pairs of terms whose gradients' inner products are measured."""
 
 PRETRAINED_STEP: Final = 0
 

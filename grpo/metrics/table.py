@@ -53,8 +53,8 @@ def _by_pair(name: str, meaning: str) -> list[_Row]:
 
 def _of_update(problem: str) -> list[_Row]:
     return [
-        (f"{problem}/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over optimizer steps."),
-        (f"{problem}/skipped", "steps", "Optimizer steps skipped because of NaN or infinity."),
+        (f"{problem}/gradient_norm", "factor", "Mean gradient norm before clipping."),
+        (f"{problem}/skipped", "steps", "Optimizer steps skipped: NaN or infinity."),
         (f"{problem}/optimizer_steps", "steps", "Optimizer steps on this rollout."),
     ]
 
@@ -68,16 +68,16 @@ _ROWS: Final = (
     ("imitation/top5", "fraction of boards", "The move played is among the five most likely."),
     ("imitation/entropy", "nats", "Mean exact entropy at T = 1."),
     ("imitation/learning_rate", "factor", "Learning rate."),
-    ("grpo/loss", "win probability", "Minimized loss; its level says little."),
+    ("grpo/loss", "win probability", "Minimized loss."),
     *_by_term("grpo/logit_gradient", "win probability", "Root mean square norm, over states, of a weighted term's gradient in logits."),
     *_by_term("grpo/logit_share", "fraction", "A term's fraction of the summed norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine of two weighted terms' descent directions in logits; near -1 the terms cancel."),
     *_by_phase("grpo/entropy", "nats", "Mean exact entropy of the sampled policy at T = 1."),
     ("grpo/normalized_entropy", "fraction", "Mean of entropy / ln(legal moves) at T = 1."),
     ("grpo/log_num_legal", "nats", "Mean ln(legal moves), the upper bound of entropy."),
-    ("grpo/kl_reference", "nats", "Mean exact KL(policy || reference) at the rollout's temperature, on the first minibatch."),
-    ("grpo/kl_from_reference", "nats", "Mean exact KL(reference || policy), like `grpo/kl_reference`."),
-    ("grpo/kl_old", "nats", "Mean exact KL(old || policy) on the last minibatch before its update; 0 with one optimizer step."),
+    ("grpo/kl_reference", "nats", "Mean KL(policy || reference) at the rollout's temperature, on the first minibatch."),
+    ("grpo/kl_from_reference", "nats", "Mean KL(reference || policy), like `grpo/kl_reference`."),
+    ("grpo/kl_old", "nats", "Mean KL(old || policy) on the last minibatch before its update; 0 with one optimizer step."),
     ("grpo/ratio_min", "factor", "Smallest probability ratio, new / sampled."),
     ("grpo/ratio_max", "factor", "Largest probability ratio, new / sampled."),
     ("grpo/clip_fraction", "fraction of moves", "Moves whose gradient a clip removed."),
@@ -85,12 +85,12 @@ _ROWS: Final = (
     ("grpo/clip_high_fraction", "fraction of moves", "Moves whose gradient the upper clip removed."),
     ("grpo/reward_mean", "win probability", "Mean reward of the sampled moves."),
     ("grpo/reward_gain", "win probability", "Expected value of the policy's move minus the reference's."),
-    ("grpo/reward_std", "win probability", "Standard deviation of the sampled moves' rewards."),
+    ("grpo/reward_std", "win probability", "Standard deviation of these rewards."),
     ("grpo/regret", "win probability", "Best value minus expected value at T = 1, by the reward's search."),
-    ("grpo/zero_variance_groups", "fraction of groups", "Groups with equal rewards, whose advantages are all 0."),
+    ("grpo/zero_variance_groups", "fraction of groups", "Groups with equal rewards."),
     ("grpo/agreement", "fraction of moves", "Mean fraction of a group's most frequent move."),
     *_of_update("grpo"),
-    ("grpo/states_dropped", "states", "States left out because the engine failed."),
+    ("grpo/states_dropped", "states", "Left out because the engine failed."),
     ("language/imitation_loss", "nats/token", "Mean cross-entropy of answer tokens since the last validation."),
     *_by_task("language/imitation_validation_loss", "nats/token", "Mean cross-entropy of answer tokens on other games' boards."),
     ("language/loss", "points", "Minimized loss, mean over tokens."),
@@ -116,9 +116,9 @@ _ROWS: Final = (
     *_by_task("language/agreement", "fraction of answers", "Mean fraction of a group's most frequent answer."),
     *_of_update("language"),
     ("self_play/games", "games", "Self-play games of the round."),
-    ("self_play/dropped", "states", "Positions left out because the engine failed."),
-    ("self_play/decisive", "fraction of games", "Self-play games that ended in checkmate."),
-    ("self_play/repeated", "fraction of games", "Self-play games that ended by repetition."),
+    ("self_play/dropped", "states", "Left out because the engine failed."),
+    ("self_play/decisive", "fraction of games", "Ended in checkmate."),
+    ("self_play/repeated", "fraction of games", "Ended by repetition."),
     *(
         (f"control/{name}", unit, meaning)
         for name, unit, meaning in (

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a policy and its training state. They are safe to load (safetensors and JSON, no pickle)."""
+"""Checkpoints on disk: a policy and its training state, in safetensors and JSON."""
 
 import json
 import math
@@ -19,19 +19,19 @@ from grpo.policy.policy import Policy, write_tensors
 _Policy = TypeVar("_Policy", bound=Policy)
 
 STATE: Final = "state.safetensors"
-"""File of the training state: tensors, with everything else as JSON in the metadata."""
+"""Tensors, with everything else as JSON in the metadata."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """All that a resumed training needs besides the policy. Random generators have no state here, because each step seeds them anew."""
+    """All that a resumed training needs besides the policy. Each step seeds its random generators anew."""
 
     step: int
     """Number of rollouts done."""
     control: Mapping[str, Any]
-    """Plain JSON: state of the controllers (`grpo.train.control`); hash of the reference, the frozen policy that the KL compares with."""
+    """Plain JSON: state of the controllers (`grpo.train.control`), and hash of the reference, the frozen policy of the KL."""
     facts: Mapping[str, Any]
-    """Origin of the weights, such as settings and dataset hash."""
+    """Origin of the weights: settings, dataset hash and so on."""
     tensors: Mapping[str, Tensor]
     """Name -> tensor, with one of three prefixes:
     - `optimizer.`: Adam's moments.
@@ -39,15 +39,12 @@ class TrainingState:
     - `training.`: the trained weights, if the policy is their moving average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors with this prefix, by their names without it."""
+        """Return the tensors with this prefix, without it in their names."""
         return {name.removeprefix(prefix): tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
 def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
-    """Write a checkpoint below `root` and return its folder; a crash leaves all of it or nothing.
-
-    Raises StorageError if the disk is full.
-    """
+    """Write a checkpoint below `root` atomically, and return its folder. Raises StorageError if the disk is full."""
     target = root / checkpoint_name(state.step)
     with atomic_folder(target) as folder:
         policy.save(folder)
@@ -60,7 +57,7 @@ def save_checkpoint(root: Path, policy: Policy, state: TrainingState) -> Path:
 def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> tuple[_Policy, TrainingState]:
     """Return the policy on `device` and the training state on the CPU.
 
-    Raises CorruptError for a missing or changed file, IncompatibleError for another kind than `kind`, and the errors of `Policy.load`.
+    Raises CorruptError for a missing or changed file, IncompatibleError for a policy of another kind, and the errors of `Policy.load`.
     """
     verified_manifest(folder)
     if (stored := policy_kind(folder)) != kind.kind:
@@ -74,7 +71,6 @@ def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> 
 
 
 def checkpoint_folders(root: Path) -> list[Path]:
-    """Return the checkpoints below `root`, oldest first."""
     return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
 
 
@@ -87,10 +83,9 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return the steps of the checkpoints to delete, oldest first.
+    """Return the steps to delete, oldest first. `regrets`: step -> held-out regret; NaN is the worst.
 
-    `keep` checkpoints stay: the best and the newest (both even if `keep` is 1), then those of lowest regret. `regrets`: step -> regret on
-    the held-out boards; NaN is the worst. Of equal regrets the newer checkpoint stays.
+    `keep` checkpoints stay: the best and the newest (both even if `keep` is 1), then those of lowest regret, of equals the newer.
     """
     if not regrets:
         return []

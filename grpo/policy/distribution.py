@@ -1,7 +1,7 @@
 """Distribution of a policy over the legal moves of a batch of boards.
 
-Legend: B boards, A legal moves (padded), G moves per board. A column is a move's index among the A. Padding has probability 0 and also
-log-probability 0, because 0 * -inf would make sums over A NaN.
+Legend: B boards, A legal moves (padded), G moves per board. A column is a move's index among the A. Padding has probability 0 and
+log-probability 0, because 0 * -inf would be NaN.
 """
 
 from collections.abc import Sequence
@@ -43,14 +43,14 @@ class PositionBatch:
     features: MoveFeatures | None = None
     """Result of `with_features`, if computed."""
     cached_replies: CachedReplies | None = None
-    """Replies to the likeliest moves, if computed (`grpo.policy.policy.NetworkPolicy.prepared`)."""
+    """Replies to the likeliest moves, if computed (`NetworkPolicy.prepared`)."""
 
     def __len__(self) -> int:
         return len(self.encodings)
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Each board must have a legal move. `repeats` is computed from its move stack."""
+        """`repeats` comes from the move stacks. Each board must have a legal move."""
         ids = [legal_action_ids(board) for board in boards]
         repeating_ids = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
         width = max(map(len, ids))
@@ -70,7 +70,7 @@ class PositionBatch:
 
     @classmethod
     def from_arrays(cls, arrays: LabelArrays) -> Self:
-        """Boards of a dataset have no histories, so no move repeats a position."""
+        """No move repeats a position, because the dataset has no histories."""
         return cls(
             encodings=torch.from_numpy(arrays.encodings),
             action_ids=torch.from_numpy(arrays.action_ids),
@@ -79,7 +79,7 @@ class PositionBatch:
         )
 
     def select_rows(self, rows: Tensor) -> Self:
-        """Return these rows, padded only to the widest of them."""
+        """Return these rows, padded to the widest of them."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0
         return type(self)(
@@ -95,11 +95,11 @@ class PositionBatch:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def replies(self, rows: Tensor, columns: Tensor) -> MoveFeatures:
-        """Return the features of all replies to M moves, in `columns` [M] of the boards `rows` [M] (`grpo.board.replies`)."""
+        """Return the features of all replies to M moves, in `columns` [M] of the boards `rows` [M]."""
         return find_replies(self.encodings, self.action_ids, self.cached_replies, rows, columns)
 
     def with_features(self) -> Self:
-        """Return the batch with its moves' features, about 1.5 kB per board, which saves time if boards are used again."""
+        """Return the batch with its moves' features, about 1.5 kB per board, for boards that are used again."""
         if self.features is not None:
             return self
         pieces = [self.select_rows(rows) for rows in torch.split(torch.arange(len(self)), _BOARDS_AT_ONCE)]
@@ -115,7 +115,7 @@ class MoveDistribution:
 
     @classmethod
     def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
-        """Compute softmax(logits / temperature) over the legal moves, in float64 for float64 logits, otherwise in float32."""
+        """Compute softmax(logits / temperature) over the legal moves, in float32 or better."""
         assert logits_BA.shape == is_legal_BA.shape
         precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
         log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
@@ -134,30 +134,27 @@ class MoveDistribution:
         """Return the exact KL(self || other) in nats, [B]."""
         return (self.probs * (self.log_probs - other.log_probs)).sum(1)
 
-    def expectation(self, values_BA: Tensor) -> Tensor:
-        """Return each board's expected value, [B]."""
+    def expectation(self, values_BA: Tensor) -> Tensor:  # [B]
         return (self.probs * values_BA).sum(1)
 
-    def log_prob(self, columns_BG: Tensor) -> Tensor:
-        """Return these moves' log-probabilities, [B, G]."""
+    def log_prob(self, columns_BG: Tensor) -> Tensor:  # [B, G]
         return self.log_probs.gather(1, columns_BG)
 
     def sample(self, num_moves: int, rng: torch.Generator) -> Tensor:
-        """Return columns of independently sampled moves, [B, num_moves], on the CPU."""
+        """Return columns of independent samples, [B, num_moves], on the CPU."""
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Sample by inverse transform from uniform numbers in [0, 1): return the columns, [B, G] int64 on the CPU."""
+        """Sample by inverse transform from uniform numbers in [0, 1). Return columns, [B, G] int64 on the CPU."""
         cumulated = self.probs.double().cpu().cumsum(1)
-        # The largest uniform number is 1 - 2**-53, so the rounded product is below the total, and no column is past the last move.
+        # Uniform numbers are at most 1 - 2**-53, so the rounded product is below the total: no column is past the last move.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
-        """Return the column of the most likely move, [B]; of equal moves the first."""
+        """Return the column of the most likely move, [B], of equals the first."""
         return self.probs.argmax(1)
 
-    def num_legal(self) -> Tensor:
-        """Return the number of legal moves, [B]."""
+    def num_legal(self) -> Tensor:  # [B]
         return self.is_legal.sum(1)
 
 
@@ -167,7 +164,7 @@ class MovePolicy(Protocol):
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return the dataclass with all tensors on a device, also those of nested dataclasses."""
+    """Return the dataclass with all tensors on a device, also of nested dataclasses."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})

@@ -1,7 +1,7 @@
 """A policy's files on disk: `facts.json` has the policy's settings and the names of its other files.
 
-The action table numbers all moves of chess (`grpo.board.actions`); a network is usable only with the table of its training. Functions that
-read `facts.json` raise the errors of `policy_facts`.
+The action table numbers all moves of chess; a network needs the table of its training. Functions that read `facts.json` raise the errors of
+`policy_facts`.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from grpo.board.actions import ACTIONS
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
-"""Weights file of a chess network. Transformers names a language model's weights file."""
+"""Weights of a chess network; transformers names a language model's."""
 FACTS: Final = "facts.json"
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
@@ -25,14 +25,14 @@ class IncompatibleError(PlainError, RuntimeError):
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """Write `facts.json`. `policy` has the settings `[policy]`; `files` names the other files, the weights file first."""
+    """`policy`: settings `[policy]`. `files`: the other files, the weights file first."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
     """Return the content of `facts.json`.
 
-    Raises IncompatibleError for another action table or an unknown kind, CorruptError if the file is missing, unreadable or incomplete.
+    Raises IncompatibleError for another action table or an unknown kind, CorruptError for a missing, unreadable or incomplete file.
     """
     try:
         facts = dict(read_json(folder / FACTS))
@@ -56,12 +56,12 @@ def policy_kind(folder: Path) -> str:
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the policy's files; the folder may hold others, such as a checkpoint's."""
+    """Return the policy's files. The folder may hold others, such as a checkpoint's."""
     return [FACTS, *policy_facts(folder)["files"]]
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the policy's missing files; without `facts.json`, only this name."""
+    """Return the policy's missing files; without `facts.json`, only this one."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 
@@ -75,7 +75,7 @@ def weights_file(folder: Path) -> Path:
 
 
 def copy_policy(folder: Path, target: Path) -> None:
-    """Copy only the policy's files into the new folder `target`."""
+    """Copy the policy's files into the new folder `target`."""
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)

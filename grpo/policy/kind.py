@@ -15,7 +15,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Raises IncompatibleError if the network's file does not exist."""
+    """Raises IncompatibleError for a missing network."""
     name = settings.policy.network
     if not is_network(name):
         raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
@@ -23,12 +23,12 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """Return no hashes, because a network begins with random weights."""
+    """A network begins with random weights."""
     return {}
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that ranks a board's legal moves by their probabilities at temperature 1."""
+    """Return a function that ranks a board's legal moves by probability at temperature 1."""
     policy = NetworkPolicy.load(folder, device)
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
 _MAX_CACHED: Final = 50_000
-_NUM_CACHED: Final = 3  # Cached moves of a board. More than the candidates, because training changes which moves are candidates.
+_NUM_CACHED: Final = 3  # Cached moves of a board: more than the candidates, which training changes.
 _CACHED_AT_ONCE: Final = 1_024
 _HASHED_BYTES: Final = 1 << 20
 
@@ -34,7 +34,7 @@ class Policy(Protocol):
     """The network is always in evaluation mode, because sampling and loss must compute equal probabilities."""
 
     kind: ClassVar[str]
-    """Value of the setting `policy.kind`."""
+    """`policy.kind`."""
 
     @property
     def network(self) -> nn.Module: ...
@@ -49,7 +49,7 @@ class Policy(Protocol):
         """Return a policy with the same network object that computes at this precision."""
 
     def save(self, folder: Path) -> None:
-        """Write the policy's files into an existing folder. Raises OSError with `errno`, which shows a full disk."""
+        """Write the policy's files into an existing folder. Raises OSError."""
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
@@ -60,7 +60,7 @@ class NetworkPolicy:
     kind: ClassVar[str] = NETWORK
 
     def __init__(self, network: nn.Module, config: PolicyConfig, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
-        """Move the network to the device. `precision` is the autocast precision inside the network; probabilities are float32 or better."""
+        """Move the network to the device. `precision` is for autocast inside the network."""
         self.network = network.to(device).eval()
         self.config = config
         self.device = device
@@ -76,7 +76,7 @@ class NetworkPolicy:
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def prepared(self, positions: PositionBatch) -> PositionBatch:
-        """Return the positions with all that the network needs of them, for positions that are used more than once.
+        """Return the positions with all that the network needs of them, for repeated use.
 
         It takes 1.5 kB per board, and 7 kB more for replies. More than `_MAX_CACHED` boards get no replies.
         """
@@ -92,7 +92,7 @@ class NetworkPolicy:
         return joined(cached)
 
     def look_ahead(self, wanted: bool) -> None:
-        """Turn a network's look at replies on or off. A new network has learned no threat, so its logits stay equal."""
+        """Turn the network's look at replies on or off. In a new network, the look changes no logit."""
         if isinstance(self.network, LooksAhead):
             self.network.looks_ahead = wanted
 
@@ -135,7 +135,7 @@ class NetworkPolicy:
 
 
 def new_policy(config: PolicyConfig, *, seed: int, device: torch.device) -> NetworkPolicy:
-    """Return a policy with random weights, which depend only on `config` and `seed`."""
+    """Return a policy with random weights, by `config` and `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(named_seed(seed, "network"))
         return NetworkPolicy(make_network(config), config, device)

@@ -41,7 +41,7 @@ class GrpoConfig(Section):
     """Own moves of a trajectory. Above 1, the n-th own moves of `group_size` trajectories from one board are compared, as in the field
     notes."""
     self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
-    """Fraction of a step's states from self-play; at 0 the policy does not learn to finish its games."""
+    """Fraction of a step's states from self-play; at 0 the policy does not learn to finish games."""
     self_play_states: Count = 3_000
     """Distinct positions of one self-play round."""
     self_play_steps: Count = 50
@@ -54,7 +54,7 @@ class GrpoConfig(Section):
     learning_rate_decay: Literal["constant", "cosine"] = "cosine"
     """Schedule of the learning rate; `cosine` falls to 5 % over `num_steps`."""
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
-    """Decay of the weights' moving average, which is evaluated, saved and played; 0 turns the average off."""
+    """Decay of the weights' moving average, which is evaluated, saved and played; 0 turns it off."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Probability ratios (new / sampled) are clipped below `1 - clip_low`."""
     clip_high: Positive = 0.28
@@ -71,13 +71,12 @@ class GrpoConfig(Section):
     kl_coefficient: NotNegative = 0.03
     """Coefficient of KL(policy || reference). At 0, the policy unlearns to win won positions (docs/results.md)."""
     kl_target: Positive | None = None
-    """KL in nats that the KL coefficient adapts to (Ziegler et al., arXiv 1909.08593); None keeps the coefficient."""
+    """KL in nats that the KL coefficient adapts to; None keeps the coefficient."""
 
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """Response to critical entropy: `stop` saves and stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is
-    healthy."""
+    """Response to critical entropy: `stop`, or `forward_kl` in the loss, KL(reference || policy), until entropy is healthy."""
 
     steps_per_checkpoint: Count = 100
     """Steps between checkpoints."""

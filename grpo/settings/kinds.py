@@ -1,7 +1,6 @@
 """The kinds of policies, chess network and language model: the values of `policy.kind`.
 
-A new kind needs a row here, a row in `steps.run.kinds`, its own files, and a section in `grpo.settings.tree` if the kind has its own
-settings.
+A new kind needs a row here and in `steps.run.kinds`, its own files, and a section in `grpo.settings.tree` for its own settings.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ LANGUAGE: Final = "language"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The `repr` enters the hashes by which steps find stored outputs; fields that no output depends on have `repr=False`."""
+    """The `repr` enters the hashes by which steps find stored outputs. Fields that no output depends on have `repr=False`."""
 
     module: str
     """Dotted name of a module with three functions, imported when needed, because torch takes seconds to import:
@@ -30,12 +29,13 @@ class Kind:
     has_probabilities: bool
     """Whether the policy gives every legal move a probability."""
     section: str = ""
-    """Section of the settings for this kind alone, or empty."""
+    """Section of the settings for this kind alone, or ""."""
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     """Section -> key -> default, if it differs from the section's class."""
     refuse: Callable[[Any, GrpoConfig, float | None], None] | None = field(default=None, repr=False)
-    """Raises ValueError for settings that contradict this kind. Takes the kind's section (None without a section), `[grpo]`, and the
-    learning rate of imitation (None without imitation)."""
+    """Raises ValueError for settings that contradict this kind. Takes the kind's section (or None), `[grpo]`, and the learning rate of
+    imitation (None without imitation).
+    """
     can_skip_imitation: bool = field(default=False, repr=False)
     """Whether `pretrain.num_steps` may be 0."""
     packages: tuple[str, ...] = field(default=(), repr=False)

@@ -1,6 +1,6 @@
 """Settings by dotted name, such as `grpo.num_steps`.
 
-A pipeline step's version is a hash of all that the step's output depends on, settings among them.
+A pipeline step's version is a hash of all that its output depends on.
 """
 
 import json
@@ -13,8 +13,8 @@ from grpo.settings.types import Section
 
 _PATHS: Final = ("boards.files", "boards.exclude", "evaluation.opening_book")
 IN_NO_VERSION: Final = (*_PATHS, "resources")
-"""Settings that versions leave out: paths, because the files' contents are hashed, and `resources`, because they change outputs only by
-rounding."""
+"""Settings that versions leave out: paths, because the files' contents are hashed, and `resources`, which change outputs only by rounding.
+"""
 MAIN: Final[Container[str]] = frozenset(
     (
         *("seed", "boards.num_train", "boards.depth", "policy.width", "policy.hidden_width"),
@@ -48,7 +48,7 @@ _Section = TypeVar("_Section", bound=Section)
 
 
 def declared(section: _Section, names: Collection[str], prefix: str = "") -> _Section:
-    """Return a copy with only the settings within `names`; reading another setting raises UndeclaredSettingError.
+    """Return a copy with only the settings within `names`; reading another raises UndeclaredSettingError.
 
     `prefix`: the section's own dotted name and a dot.
     """
@@ -88,7 +88,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted name -> short text of the settings by which runs are compared, without empty values and None.
+    """Return dotted name -> short text of the settings by which runs are compared.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
@@ -98,9 +98,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a value as a short text. Files lose their folders.
-
-    A text is cut to `_MAX_LENGTH`. A longer list becomes first item, last item and length.
+    """Return a value as a short text. Files lose their folders; a longer list becomes first item, last item and length.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

@@ -1,7 +1,7 @@
 """All settings of a run.
 
 The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file. Budgets
-are counts, never seconds, so equal runs have equal results. Facts of the machine are no settings (`steps.run.machine`).
+are counts, not seconds, so equal runs have equal results.
 
 - Held-out boards: boards on which a policy is measured and not trained.
 - Pair: two games from one opening with exchanged colors.
@@ -58,16 +58,17 @@ class BoardsConfig(Section):
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
-    """Validation boards; imitation keeps the weights of the lowest loss on these boards."""
+    """Validation boards, by whose loss imitation keeps its weights."""
     num_heldout: Count = 450
     """Held-out boards for measuring regret (the value that moves lose)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
     """Depth in plies of the search that gives the move values, which are the reward. It searches all legal moves to depth 1, then the best
-    eight to this depth (docs/results.md)."""
+    eight to this depth.
+    """
     max_per_game_and_phase: Count = 4
-    """Maximum boards of a phase per game, so long games do not dominate."""
+    """Maximum boards of a phase per game."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out, also with exchanged colors."""
+    """Files with positions, such as openings, that the dataset leaves out."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -85,22 +86,23 @@ class PolicyConfig(Section):
     """All settings except `kind` describe the network."""
 
     kind: Annotated[str, AfterValidator(known_kind)] = NETWORK
-    """`network` is a neural network that gives every legal move a probability. `language` is a language model that writes its moves
-    (`docs/language.md`); it changes some defaults."""
+    """`network` is a neural network with a probability for every legal move. `language` is a language model that writes its moves
+    (`docs/language.md`); it changes some defaults.
+    """
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "replies"
     """File in `grpo/policy/networks` with the class `Network` (docs/library.md). `replies` also looks at the replies to its two likeliest
     moves. `afterstates` does not, and plays in less than half the time."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
-    """Width of the embeddings; their sum describes the position after a move."""
+    """Width of the embeddings, whose sum describes the position after a move."""
     hidden_width: Annotated[int, Field(ge=8, le=1_024)] = 32
-    """Width of the layer between the embeddings' sum and the move's score."""
+    """Width of the layer between the embeddings' sum and the score."""
 
 
 class PretrainConfig(Section):
     """Imitation before GRPO: of the moves played, or of answers made from move values for a language model."""
 
     max_positions: Count = 150_000
-    """Maximum positions that a network imitates: training boards, and other positions of their games."""
+    """Maximum positions that a network imitates."""
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3
@@ -117,23 +119,24 @@ class EvaluationConfig(Section):
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
     """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
     num_baseline_pairs: Count = 40
-    """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node per move."""
+    """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node."""
     opening_book: str = ""
     """File, folder, glob or `s3://` address of openings (EPD, FEN); if empty, openings are generated."""
     max_plies: Count = 240
     """A game of this many plies is a draw."""
 
     ladder_fractions: Annotated[tuple[_Fraction, ...], Field(strict=False, min_length=1)] = (1.0, 0.7, 0.5, 0.3, 0.15, 0.07)
-    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these fractions of random moves, which fall from 1."""
+    """Lower rungs of the ladder: Stockfish with the first of `ladder_nodes` and these falling fractions of random moves."""
     ladder_nodes: Annotated[tuple[Count, ...], Field(strict=False, min_length=1)] = (1, 300, 1_000)
-    """Upper rungs: Stockfish with these rising numbers of nodes per move."""
+    """Upper rungs: Stockfish with these rising nodes per move."""
     num_calibration_pairs: Count = 12
-    """Openings that each rung plays with both colors against each of the two rungs below."""
+    """Openings of each rung against each of the two rungs below."""
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference. The step `baseline` plays half a part."""
+    first shows no difference. The step `baseline` plays half a part.
+    """
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
@@ -150,9 +153,9 @@ class SelectionConfig(Section):
     num_candidates: Count = 4
     """Checkpoints of lowest held-out regret that play screening games."""
     num_screening_pairs: Count = 40
-    """Openings, with both colors, of each candidate in a round of sequential halving."""
+    """Openings of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """New openings of the confirmation match against the pretrained policy."""
+    """New openings of the match that decides."""
     num_sampled_pairs: Count = 100
     """Openings of games with moves sampled at T = 1, which only inform."""
 
@@ -163,7 +166,7 @@ class TaskResources(Section):
     num_cpus: Count = 2
     """CPU cores, torch threads and Stockfish processes."""
     memory_mib: Annotated[int, Field(ge=512)] = 7_000
-    """Memory limit of a task. AWS Batch offers about 7.5 % less than a machine's nominal memory."""
+    """Memory limit. AWS Batch offers about 7.5 % less than a machine's nominal memory."""
     num_gpus: Annotated[int, Field(ge=0, le=16)] = 0
     """Number of GPUs. At 0 the steps use the CPU, also in local runs. Above 0, tasks on AWS Batch fail without a GPU."""
 
@@ -196,7 +199,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _with_defaults(cls, given: Any) -> Any:
-        """Override the defaults of the policy's kind, and of each type of task, with the given keys.
+        """Fill in the defaults of the policy's kind, and of each type of task.
 
         Otherwise a partial `[resources.training]` would take its other keys from `TaskResources`, not from `ResourcesConfig.training`.
         """
@@ -238,7 +241,7 @@ def preset_names() -> list[str]:
 def read_settings(text: str) -> Settings:
     """Return the settings of a TOML or JSON text, or of a preset's name. Raises ConfigError with one line per bad key.
 
-    The key `preset` names what the other keys override: a shipped preset (default `laptop`) or another settings file.
+    The key `preset` names what the other keys override: a shipped preset or another settings file.
     """
     preset, given = split_settings(text)
     defaults = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
@@ -246,7 +249,7 @@ def read_settings(text: str) -> Settings:
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the shipped preset that a text is based on, and the keys that override it, nested.
+    """Return the shipped preset of a text, and the keys that override it, nested.
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """
@@ -259,8 +262,8 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
         problems = error.errors()
-        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept. A
-        # contradiction between sections, at the empty location (), is always kept.
+        # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept.
+        # A contradiction between sections is at the location ().
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
@@ -298,7 +301,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the error's message with its line, or with the correct line for a value without quotes."""
+    """Return the message with its line; for a value without quotes, the correct line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:

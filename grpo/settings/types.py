@@ -15,7 +15,7 @@ S3_SCHEME: Final = "s3://"
 
 
 class UndeclaredSettingError(RuntimeError):
-    """A step reads a setting that `Step.reads` does not name, so the step's version would lack the setting."""
+    """A step reads a setting that `Step.reads` does not name."""
 
 
 class Section(BaseModel):
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """Return the section class that an annotation names, also in `Section | None`."""
+    """Return the section class of an annotation, also of `Section | None`."""
     return next((one for one in (annotation, *get_args(annotation)) if isinstance(one, type) and issubclass(one, Section)), None)
 
 

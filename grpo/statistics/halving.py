@@ -1,8 +1,8 @@
 """Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
-In each round, all remaining checkpoints (candidates) play the initial policy (the policy before GRPO) from the same new openings. The half
-with the lower scores in all rounds so far is dropped. These games overestimate the winner, because they chose it. A pair score is the mean
-score of an opening's two games, in [0, 1].
+In each round, the remaining checkpoints (candidates) play the initial policy (before GRPO) from the same new openings. The half with the
+lower scores in all rounds so far is dropped. The games overestimate the winner, because they chose it. A pair score is the mean score of an
+opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ from grpo.statistics.intervals import Estimate, paired_interval
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalvingEntry:
     round: int  # From 0.
-    candidate: int  # Step of the checkpoint.
-    pair_scores: tuple[float, ...]  # Against the initial policy, in this round.
-    so_far: Estimate  # Over all rounds up to this one.
+    candidate: int  # Step.
+    pair_scores: tuple[float, ...]  # Of this round.
+    so_far: Estimate  # Of all rounds up to this one.
     kept: bool
 
 
@@ -28,16 +28,16 @@ class HalvingTrace:
 
 
 class Screened(Document):
-    """Report of the pipeline step `screen`."""
+    """Report of `screen`."""
 
     candidate_step: int | None  # None if no checkpoint has a finite regret on held-out boards.
     reason: str  # Why there is no candidate, or "".
     heldout_regret_best: dict[int, Estimate]
-    """Step -> mean value that the checkpoint's most likely moves lose on held-out boards."""
+    """Step -> mean value that the most likely moves lose on held-out boards."""
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]  # Set of games in a later pipeline step, such as `ladder` -> FENs of its openings.
+    openings: dict[str, list[str]]  # Later games, such as `ladder` -> FENs of their openings.
     previous_weights: str | None = None
-    """Hash of the weights of the champion (earlier runs' best policy), stored beside this report; None if it plays no games."""
+    """Hash of earlier runs' champion, stored beside this report; None if it plays no games."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:
@@ -50,9 +50,9 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
 
 
 def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
-    """Halve the candidates (at least one) until one is left. Of candidates with equal scores, the first stays.
+    """Halve the candidates (at least one) until one is left. Of equal candidates, the first stays.
 
-    `play`: (candidate, round from 0) -> new pair scores, on openings that all candidates of the round share.
+    `play`: (candidate, round from 0) -> new pair scores, on openings that the round shares.
     """
     remaining = list(candidates)
     scores = {candidate: list[float]() for candidate in remaining}

@@ -1,6 +1,6 @@
 """Confidence intervals, Elo, and Holm's correction for multiple testing.
 
-Each opening is played twice, with both colors. A pair score is the mean score of an opening's two games, in [0, 1].
+A pair score is the mean score of an opening's two games, one with each color, in [0, 1].
 """
 
 import math
@@ -10,12 +10,12 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # A claim counts as proven if its one-sided p-value is at most this.
-Z95: Final = 1.959964  # Standard errors on each side of a 95 % interval.
+LEVEL: Final = 0.025  # One-sided p-value up to which a claim is proven.
+Z95: Final = 1.959964  # Half-width of a 95 % interval in standard errors.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
-"""Standard errors on each side of two intervals: one after half of the sample, one at its end.
+"""Half-widths, in standard errors, of two intervals: one after half of the sample, one at its end.
 
-With probability 95 %, both contain the truth, so games may stop after the first (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
+Both contain the truth with probability 95 %, so games may stop after the first (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
 and Turnbull, Group Sequential Methods, 2000, table 2.3).
 """
 _NORMAL: Final = NormalDist()
@@ -38,7 +38,7 @@ class Estimate:
     num_pairs: int = 0  # 0 if the value is no match score.
 
     def text(self, unit: Unit, *, is_change: bool = False, suffix: str = "") -> str:
-        """Return the value and its interval. Elo, and with `is_change` any number, has a sign.
+        """Return the value and its interval. Elo has a sign; with `is_change`, any number has.
 
         >>> Estimate(value=0.6025, low=0.5741, high=0.6295).text(Unit.SCORE)
         '0.603 [0.574, 0.629]'
@@ -63,7 +63,7 @@ def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Es
 
 
 def regret_interval(mean: float, standard_error: float) -> Estimate:
-    """Return a 95 % interval without its part below 0."""
+    """Return a 95 % interval, cut at 0."""
     interval = normal_interval(mean, standard_error)
     return replace(interval, low=max(0.0, interval.low))
 
@@ -71,8 +71,8 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998). Therefore
-    a few pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
+    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998), so a few
+    pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)
     return Estimate(
@@ -86,7 +86,7 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
 def p_value(pair_scores: Sequence[float]) -> float:
     """Return the one-sided p-value of "the expected score is at most one half". Raises ValueError without a pair.
 
-    The p-value is below `LEVEL` exactly if `paired_interval` lies above one half.
+    It is below `LEVEL` exactly if `paired_interval` lies above one half.
     """
     center, deviation = _padded_mean(pair_scores)
     return _NORMAL.cdf((0.5 - center) / deviation)
@@ -102,10 +102,9 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple testing, in the order of `p_values`.
+    """Return p-values adjusted for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979), in the given order.
 
-    Holm's method (Scandinavian Journal of Statistics 6, 1979) multiplies the smallest of m p-values by m, the next by m - 1, and so on. A
-    result below the previous result is raised to it. Results above 1 become 1.
+    The smallest of m is multiplied by m, the next by m - 1, and so on. A result is at least the previous result, and at most 1.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -146,8 +145,8 @@ def expected_score(elo_difference: float) -> float:
 def difference(first: Estimate, second: Estimate) -> Estimate:
     """Return `first` minus `second`, two independent estimates, with its 95 % interval.
 
-    The MOVER method (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) combines asymmetric intervals. The interval is too wide for
-    positively correlated estimates.
+    MOVER (G. Y. Zou and A. Donner, Statistics in Medicine 27, 2008) combines asymmetric intervals. The interval is too wide for positively
+    correlated estimates.
 
     >>> round(difference(Estimate(value=0.6, low=0.57, high=0.63), Estimate(value=0.5, low=0.46, high=0.54)).low, 6)
     0.05
@@ -159,7 +158,7 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
 
 
 def between_runs(values: Sequence[float]) -> Estimate | None:
-    """Return the mean of one number per run, with Student's 95 % interval, or None for fewer than two runs.
+    """Return the mean of one number per run, with Student's 95 % interval; None for fewer than two runs.
 
     >>> estimate = between_runs([10.0, 20.0, 30.0])
     >>> round(estimate.value), round(estimate.low, 2), round(estimate.high, 2)
@@ -174,9 +173,7 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER).
-
-    The interval leaves out the effect of other seeds.
+    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER). It leaves out the effect of other seeds.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

@@ -1,8 +1,8 @@
 """Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
 Regret is a board's best move value (in [0, 1]) minus the value of a policy's most likely move. A board's change is the candidate's regret
-minus the initial policy's (before GRPO), so the board's difficulty cancels. A phase blocks if a test shows that its mean change
-exceeds the tolerance (one-sided 2.5 %, Holm-adjusted over the phases).
+minus the initial policy's (before GRPO). A phase blocks if a test shows that its mean change exceeds the tolerance (one-sided 2.5 %,
+Holm-adjusted over the phases).
 """
 
 import math
@@ -19,15 +19,15 @@ FEWEST_BOARDS: Final = 30  # A phase with fewer boards cannot block.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
     phase: str
-    change: Estimate  # Mean over the boards; above 0, the candidate is worse.
+    change: Estimate  # Mean; above 0, the candidate is worse.
     num_boards: int
     adjusted_p: float
-    """One-sided p-value of "the change is at most the tolerance", Holm-adjusted over the phases; 1 with too few boards."""
+    """P-value of "the change is at most the tolerance"; 1 with too few boards."""
     blocks: bool
 
 
 def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: float) -> tuple[PhaseChange, ...]:
-    """Test each phase. `differences`: phase -> the change of each of its boards (two or more). `tolerance`: largest mean change allowed."""
+    """`differences`: phase -> change of each board (two or more). `tolerance`: largest mean change allowed."""
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
     adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])
     changes = []

@@ -23,10 +23,8 @@ Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: 1 f
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rating:
-    """A player's rating, or the difference of two."""
-
     elo: float
-    standard_error: float  # The opponents' ratings count as exact.
+    standard_error: float  # With exact ratings of the opponents.
     weights: tuple[float, ...]
     """Change of `elo` per Elo of each opponent's rating."""
 
@@ -34,10 +32,9 @@ class Rating:
 def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Vector, Matrix]:
     """Return maximum-likelihood ratings in Elo, [players], and the covariance of their errors in Elo squared, [players, players].
 
-    The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. Without a penalty, the likelihood has no maximum if a
-    player won every game. Firth's penalty (Biometrika 80, 1993) adds one drawn game per fitted rating, spread over the pairings by
-    leverage. The covariance is a sandwich estimate (from the observed variance of the pair scores), with one lost and one won
-    pair added to each pairing.
+    The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. The likelihood would have no maximum if a player won every
+    game. Firth's penalty (Biometrika 80, 1993) therefore adds one drawn game per fitted rating, spread over the pairings by leverage. The
+    covariance is a sandwich estimate (from the observed variance of the pair scores), with one lost and one won pair added to each pairing.
 
     `pair_scores`: (first, second) -> pair scores of the first player. The pairings must connect all players. Player 0 has rating 0.
     """
@@ -49,7 +46,7 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo, one per sequence of pair scores."""
+    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     weights = tuple(float(share) for share in information / information.sum())
     return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)
@@ -58,8 +55,8 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
     """Return the first player's rating minus the second's, with an error paired by opening (delta method).
 
-    Both players must have played the same openings in the same order. Two openings are added per opponent: each player wins one that the
-    other loses. So equal games have a standard error above 0.
+    Both must have played the same openings in the same order. Two openings are added per opponent: each player wins one that the other
+    loses. So equal games have an error above 0.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
@@ -95,7 +92,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return log-odds in nats, linearized at the mean score m, up to a constant: scores / (m (1 - m))."""
+    """Return log-odds in nats, linearized at the mean score m: scores / (m (1 - m))."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

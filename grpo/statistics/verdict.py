@@ -1,7 +1,7 @@
 """The verdict: is the candidate, a chosen checkpoint of the run, better than the initial policy?
 
-The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. The best of several
-checkpoints looks better than it is, because noise helped to choose it. So each stage uses new data:
+The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. Noise helps to choose the
+best of several checkpoints, so each stage uses new data:
 
 - held-out regret (mean loss of value by the policy's most likely move, on boards outside training) ranks all checkpoints
 - games of sequential halving choose the candidate among those with the lowest regret
@@ -36,19 +36,19 @@ class LadderFinding(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderGain:
-    """The candidate's ladder rating minus the initial policy's, in Elo. Games stop halfway if the interval of `played` then excludes 0."""
+    """The candidate's ladder rating minus the initial policy's, in Elo."""
 
-    played: Estimate  # By the games' real results.
-    adjudicated: Estimate  # An engine scores games that ended by repetition, fifty moves or ply cap.
-    num_pairs: int  # Openings that a policy played against each of the two rungs nearest to it.
+    played: Estimate
+    adjudicated: Estimate  # An engine scores draws by repetition, fifty moves or ply cap.
+    num_pairs: int  # Openings of a policy against each of the two nearest rungs. Games may stop halfway.
     num_planned: int  # Maximum of `num_pairs`.
 
     @property
     def detectable(self) -> float:
-        """Smallest true difference in Elo that all planned games would show with probability 80 %."""
-        # Half-width = z * standard error. Both fall as 1 / sqrt(pairs), because `REPEATED_Z` has a larger z for games that stop halfway.
+        """Smallest true difference that all planned games would show with probability 80 %."""
+        # Half-width = z * standard error. Both fall as 1 / sqrt(pairs), z by `REPEATED_Z`.
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
-        return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416 is the normal quantile of 80 %.
+        return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416: normal quantile of 80 %.
 
     @property
     def finding(self) -> LadderFinding:
@@ -67,17 +67,17 @@ class Claim:
     interval: Estimate  # Mean pair score.
     p_value: float  # Probability of this or a higher score between equal policies.
     adjusted_p: float  # Holm-adjusted over `Decision.claims` or over `Decision.beside`.
-    is_shown: bool  # Whether `adjusted_p` is at most 2.5 %.
+    is_shown: bool  # `adjusted_p` is at most 2.5 %.
 
 
 class Decision(Document):
     candidate_step: int | None
     verdict: Verdict
-    promoted: bool  # Whether the candidate is this run's champion.
+    promoted: bool  # The candidate is this run's champion.
     replaces_previous: bool
-    """Whether the candidate is promoted, and shown to be better than the registry's champion if one was played."""
+    """The candidate is promoted, and shown to be better than the registry's champion (if one was played)."""
     sentence: str
-    claims: tuple[Claim, ...] = ()  # Against the initial policy, then the registry's champion.
+    claims: tuple[Claim, ...] = ()  # Against the initial policy, and the registry's champion.
     beside: tuple[Claim, ...] = ()  # From games that do not decide.
     ladder_gain: LadderGain | None = None
     phases: tuple[PhaseChange, ...] = ()
@@ -110,10 +110,9 @@ def decide(
 ) -> Decision:
     """Return the verdict on a candidate. A loss on the ladder, or a phase that blocks, prevents promotion.
 
-    - `candidate`: step of the checkpoint.
-    - `against_initial`: pair scores against the initial policy.
-    - `against_previous`: pair scores against the registry's champion; None if there is none, or if it is the initial policy.
-    - `beside`: name -> pair scores (at least one) of games that do not decide, such as games with sampled moves.
+    - `against_initial`: pair scores against the initial policy
+    - `against_previous`: pair scores against the registry's champion; None if there is none, or if it is the initial policy
+    - `beside`: name -> pair scores (at least one) of games that do not decide, such as games with sampled moves
     """
     deciding = {BETTER_THAN_INITIAL: against_initial}
     if against_previous is not None:
@@ -167,5 +166,5 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
 
 
 def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step whose interval has the highest lower bound. The highest score would be mostly luck."""
+    """Return the step whose interval has the highest lower bound, because the highest score would be mostly luck."""
     return max(scores, key=lambda step: scores[step].low)

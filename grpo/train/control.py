@@ -1,6 +1,6 @@
 """Control of training: sets temperature, loss coefficients and learning rate of each rollout; stops a run of critical (too low) entropy.
 
-- Entropy: entropy of the policy's moves at temperature T = 1, in nats.
+- Entropy: of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
 - Recovery: steps whose loss also has KL(reference || policy), until entropy is healthy again.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
@@ -17,20 +17,20 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Number of last steps whose mean entropy is compared with `grpo.critical_entropy`."""
+"""Steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """After this many recoveries, critical entropy stops the run."""
 _MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery stops the run.
 MAX_SKIPPED: Final = 3
-"""Training fails after this many non-finite rollouts or optimizer steps in a row."""
+"""Training fails after so many non-finite rollouts or optimizer steps in a row."""
 SKIPPED_CUT: Final = 0.5
-"""Each non-finite step multiplies the later learning rates by this factor."""
+"""Factor of the later learning rates at each non-finite step."""
 _FINAL_FRACTION: Final = 0.05  # Fraction of the learning rate at which cosine decay ends.
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
-_MAX_KL_ERROR: Final = 0.2  # A larger relative error counts as this error (Ziegler et al., arXiv 1909.08593, section 2.2).
-_KL_HORIZON: Final = 20.0  # Divides the relative error, so the coefficient changes by at most 0.2 / 20 = 1 % per step.
-# Changes by one boost of the field notes' controller.
+_MAX_KL_ERROR: Final = 0.2  # Bound of the relative error (Ziegler et al., arXiv 1909.08593, section 2.2).
+_KL_HORIZON: Final = 20.0  # Divides the relative error: at most 0.2 / 20 = 1 % change per step.
+# One boost of the field notes' controller.
 _NOTES_ENTROPY_FACTOR: Final = 1.5
 _NOTES_KL_FACTOR: Final = 0.5
 _NOTES_TEMPERATURE_BOOST: Final = 0.2
@@ -38,13 +38,13 @@ _NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy in nats at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because the controller multiplies.
+"""Mean entropy at which a recovery ends."""
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The controller multiplies, so not 0.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """Control values of one rollout. Coefficients are in reward per nat."""
+    """Values of one rollout. Coefficients are in reward per nat."""
 
     temperature: float
     entropy_coefficient: float
@@ -68,8 +68,7 @@ class Controller:
         """All memory, as plain JSON for checkpoints."""
 
     @property
-    def is_saturated(self) -> bool:
-        """Whether the controller's knobs are at a bound."""
+    def is_saturated(self) -> bool:  # Whether a knob is at its bound.
         return False
 
     def knobs(self) -> dict[str, float]:
@@ -77,7 +76,7 @@ class Controller:
         return {}
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
-        """`Control.observe` describes the arguments."""
+        """Arguments as in `Control.observe`."""
         return _GO_ON
 
 
@@ -178,7 +177,7 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops training or begins a recovery when mean entropy is critical, as `grpo.recovery` says."""
+    """Stops training or begins a recovery (`grpo.recovery`) when mean entropy is critical."""
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
@@ -186,7 +185,7 @@ class CriticalEntropyController(Controller):
 
     @property
     def mean_entropy(self) -> float:
-        """Mean in nats over the last `CRITICAL_WINDOW` or fewer steps; NaN before the first."""
+        """Mean over the last `CRITICAL_WINDOW` or fewer steps; NaN before the first."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
@@ -256,10 +255,10 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
 
 
 class Control:
-    """Computes the next rollout's knobs from the rollouts so far."""
+    """Computes the next rollout's knobs."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Schedules begin after `first_step` rollouts. The KL coefficient rises linearly over the first `kl_warmup_steps` rollouts."""
+        """Schedules begin after `first_step` rollouts. The KL coefficient rises linearly over `kl_warmup_steps` rollouts."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -267,12 +266,11 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        # Number of steps, and of steps after which each controller was at a bound.
+        # Steps, and steps after which each controller was at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
-        """Return the knobs after `step` rollouts."""
         config, steps_done = self._config, step - self._first_step
         values = {name: getattr(config, name) for name in ("temperature", "entropy_coefficient", "kl_coefficient")}
         for controller in self._controllers.values():
@@ -301,7 +299,7 @@ class Control:
         return stop, events
 
     def count_skipped(self) -> bool:
-        """Count a skipped rollout or optimizer step, and halve later learning rates. Return whether `MAX_SKIPPED` in a row were skipped."""
+        """Count a skipped rollout or optimizer step, and cut later learning rates. Return whether `MAX_SKIPPED` in a row were skipped."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED

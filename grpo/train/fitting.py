@@ -22,11 +22,11 @@ def fit(
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Train the network in place. At each validation, yield the step, the mean training loss since the last validation, and the metrics.
 
-    When the iterator ends, the network gets the weights that had the lowest validation loss. Raises NonFiniteError for a non-finite loss.
+    When the iterator ends, the network gets the weights of the lowest validation loss. Raises NonFiniteError. Steps count from 1.
 
-    - `rate` takes a step, from 1, and returns its learning rate.
-    - `loss` takes a step, from 1, and returns its batch's loss, with a gradient.
-    - `validate` returns the validation loss and the metrics to yield.
+    - `rate`: step -> learning rate
+    - `loss`: step -> the batch's loss, with a gradient
+    - `validate` returns the validation loss and the metrics to yield
     """
     lowest, best_weights = math.inf, copy.deepcopy(network.state_dict())
     losses: list[float] = []

@@ -23,9 +23,9 @@ _VALIDATION_BATCH: Final = 512
 
 
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
-    """Train the policy in place, and yield a record at each validation measurement. The learning rate falls linearly toward 0.
+    """Train the policy in place, and yield a record at each validation. The learning rate falls linearly toward 0.
 
-    After the last record, the policy gets the weights that had the lowest validation loss. Raises NonFiniteError for a non-finite loss.
+    After the last record, the policy gets the weights of the lowest validation loss. Raises NonFiniteError.
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
@@ -57,7 +57,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
     """Return mean loss and entropy in nats, and the fractions of played moves that are the policy's first, or among its first five.
 
-    `played_B`: index of the played move among the board's legal moves.
+    `played_B`: index among the board's legal moves.
     """
     losses, ranks, entropies = [], [], []
     for rows in torch.split(torch.arange(len(positions)), _VALIDATION_BATCH):
@@ -65,7 +65,7 @@ def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         played_B1 = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
         losses.append(-played_B1[:, 0])
-        ranks.append((log_probs >= played_B1).sum(1) - 1)  # Of equally likely moves, the played move ranks last.
+        ranks.append((log_probs >= played_B1).sum(1) - 1)  # Last among equally likely moves.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {

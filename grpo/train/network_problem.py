@@ -1,7 +1,6 @@
-"""GRPO of a chess network: `NetworkProblem` gives the trainer states, sampled moves and their rewards.
+"""GRPO of a chess network: gives the trainer states, sampled moves and their rewards.
 
-A state is a board whose legal moves all have a value, 0 to 1, from the engine's scores. The setting `num_own_moves` chooses what is
-sampled:
+A state is a board whose legal moves all have a value, 0 to 1, from the engine. The setting `num_own_moves` chooses what is sampled:
 
 - 1: G moves (a group) from each state. A move's reward is its value.
 - Above 1: G trajectories from each board; the policy also plays the opponent's replies. An own move's reward is its value minus the state's
@@ -34,19 +33,19 @@ from grpo.train.self_play import SelfPlay
 from grpo.train.states import DatasetStates, States, Values, valued_states
 
 MAX_STATES_PER_FORWARD: Final = 4_096
-"""Maximum states in one forward pass. Limits memory; changes results only by rounding."""
+"""Limits memory; changes results only by rounding."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln ratio| that rounding may cause. The ratio is new / sampled probability of a move.
+"""`grpo.precision` -> largest |ln(new / sampled probability)| by rounding.
 
-If sampler and loss use batches of different shapes, |ln ratio| is up to 1e-6 in float32 and 1e-2 in bfloat16. Temperature 1.3 in the
-sampler and 1 in the loss causes 0.1 or more.
+Batches of different shapes in sampler and loss cause up to 1e-6 in float32 and 1e-2 in bfloat16. Temperature 1.3 instead of 1 causes 0.1 or
+more.
 """
 _MAX_DIFFERENCE: Final = 1e-5  # Rounding of a float32 number that is computed twice.
 _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advantages")  # Fields of `Batch` that are [B, M].
 
 
 class NetworkProblem:
-    """`grpo.train.trainer.Problem` describes the methods."""
+    """`Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
@@ -62,14 +61,13 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """`values` computes move values; needed if `num_own_moves` is above 1."""
+        """`values` computes move values, if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
         self._config, self._seed = config, seed
 
     def states(self, policy: NetworkPolicy, step: int) -> States:
-        """`policy` first plays a round of self-play if one is due."""
         states = self._dataset.states(step)
         return states if self._self_play is None else joined([states, self._self_play.states(step, policy.on_cpu())])
 
@@ -158,11 +156,11 @@ def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[S
 
 
 def sampled_trajectories(sampler: Sampler, states: States, values: Values, group_size: int, num_own_moves: int) -> Batch[States]:
-    """Play G trajectories of at most `num_own_moves` own moves from each state. Return all their states as one batch, ordered by `ply`.
+    """Play G trajectories of at most `num_own_moves` own moves from each state. Return all their states, ordered by `ply`.
 
     A trajectory ends early with its game, or if the engine fails.
     """
-    # Boards that the trajectories reach have no cached replies, and a batch has them for all its boards or for none.
+    # The boards reached have no cached replies, and a batch has them for all its boards or for none.
     states = replace(states, positions=replace(states.positions, cached_replies=None))
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
@@ -172,7 +170,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
     rewards = _changes(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
-    # An initial state counts G times, once per trajectory.
+    # Once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
     for ply in range(1, num_own_moves):
         if games:
@@ -186,7 +184,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
         num_dropped += len(free) - len(kept_indices)
         if reached is not None:
             numbers = [[*free][index] for index in kept_indices]
-            # Each trajectory has its own random number, so its move does not depend on which other trajectories have ended.
+            # Its own random number makes a trajectory's move independent of other trajectories' ends.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
             rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
@@ -218,7 +216,7 @@ def _changes(states: States, columns_BM: Tensor) -> Tensor:
 
 
 def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of the N trajectories that go on at a `ply`, [N, 1]; a board's trajectories are a group."""
+    """Return the advantages of the N trajectories that go on, [N, 1]; a board's trajectories are a group."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -231,14 +229,14 @@ def _moves_of(action_ids_BA: Tensor, columns_B: Tensor, boards: Sequence[chess.B
 
 
 def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -> dict[int, chess.Board]:
-    """Push a move on each board; return the games that are not over."""
+    """Push a move on each board. Return the games that are not over."""
     for number, board in games.items():
         board.push(moves[number])
     return {number: board for number, board in games.items() if not board.is_game_over()}
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return these rows, padded only to the widest of them."""
+    """Return these rows, padded to the widest of them."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]

@@ -2,8 +2,8 @@
 
 - Group: moves or answers whose rewards are compared: the samples from one state, or the n-th own moves of a board's trajectories.
 - Surrogate: PPO's clipped policy term.
-- Old: distribution of the policy that sampled. New: of the weights being trained. Reference: of the frozen policy that the KL compares
-  with. All are at the rollout's temperature.
+- Old: distribution of the policy that sampled. New: of the weights being trained. Reference: of the KL's frozen policy. All are at the
+  rollout's temperature.
 - Ratio: new / sampled probability of a move.
 - Column: index of a move among the board's A legal moves.
 
@@ -22,12 +22,12 @@ from torch import Tensor
 from grpo.policy.distribution import MoveDistribution
 from grpo.train.control import Knobs
 
-# Largest KL(old || new) by rounding, as a fraction of the largest |ln ratio|. KL is about (ln ratio)**2 / 2, which is far below |ln ratio|.
+# Largest KL(old || new) by rounding, as a fraction of the largest |ln ratio|. KL is about (ln ratio)**2 / 2.
 _KL_OF_RATIO: Final = 0.02
 
 
 class InvariantError(AssertionError):
-    """Sampling and training disagree: about the policy, or about which state a reward belongs to."""
+    """Sampling and training disagree."""
 
 
 _States_co = TypeVar("_States_co", covariant=True)
@@ -41,7 +41,7 @@ class Batch(Generic[_States_co]):
     """
 
     states: _States_co
-    """`grpo.train.states.States` of a network, or a language model's answers, whose tokens B counts."""
+    """`grpo.train.states.States`, or a language model's answers, whose tokens B counts."""
     state_weights: Tensor
     """[B] weight in means: G if G trajectories start in the state, otherwise 1."""
     columns: Tensor
@@ -59,7 +59,7 @@ class Batch(Generic[_States_co]):
     old: MoveDistribution | None
     """[B, A]; None for a language model, which keeps only `old_log_probs`."""
     num_dropped: int = 0
-    """States left out because the engine failed."""
+    """States that the engine could not value."""
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -86,12 +86,11 @@ class Batch(Generic[_States_co]):
 
 
 def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) -> Tensor:
-    """Return each reward minus its group's mean, [B, G] (Dr. GRPO, arXiv 2503.20783).
+    """Return each reward minus its group's mean, [B, G] (Dr. GRPO, arXiv 2503.20783); 0 for moves that are no members.
 
-    The expected gradient is (1 - 1/G) times the exact gradient, because each reward is part of its own baseline. Moves that are no members
-    get 0, and so does a group's only member.
+    Each reward is part of its own baseline, so the expected gradient is (1 - 1/G) times the exact gradient.
     """
-    # Float32 would round the mean of equal rewards. Adam divides by the gradient's size, so the tiny rest would become a full step.
+    # Float32 would round the mean of equal rewards, and Adam would make a full step of the tiny rest.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()
     rewards = torch.where(member > 0, rewards_BG.double(), 0.0)
     advantages = (rewards - rewards.sum(1, keepdim=True) / member.sum(1, keepdim=True).clamp(min=1)) * member
@@ -185,10 +184,10 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Weighted means over one minibatch, added piece by piece. Training depends on the attributes and properties."""
+    """Weighted means over one minibatch, added piece by piece."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
-        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`; `total`, or the number of answers."""
+        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`."""
         self.is_finite = True
         self.gradient_norm = math.nan
         self._total, self._num_rows = total, num_rows
@@ -197,7 +196,7 @@ class Measured:
 
     @torch.no_grad()
     def add(self, part: Batch[object], terms: Terms, informing: Mapping[str, Tensor]) -> None:
-        """`informing`: more quantities to average, by name, [B] each."""
+        """`informing`: more quantities, [B] each."""
         weight, ratios = part.state_weights.double(), terms.ratios.double()
         columns = {
             "loss": terms.loss,
@@ -218,7 +217,7 @@ class Measured:
         return dict(zip(self._sums, (torch.stack([*self._sums.values()]) / self._total).tolist(), strict=True))
 
     def mean(self, name: str) -> float:
-        """Return a quantity's mean. Call `mean` after the last `add`, because means are computed once."""
+        """Call `mean` after the last `add`, because means are computed once."""
         return self._means[name]
 
     @cached_property
@@ -244,7 +243,7 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless, as before any optimizer step, all ratios are 1 and KL(old || new) is 0, up to rounding."""
+    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding, as before any optimizer step."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):

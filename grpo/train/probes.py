@@ -18,7 +18,7 @@ from grpo.train.control import Knobs
 from grpo.train.objective import Batch, Measured, Terms, factors
 from grpo.train.states import States
 
-_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts as 0.
+_ZERO_SPREAD = 1e-6  # Standard deviation of a group's rewards that counts as 0.
 
 
 @torch.no_grad()
@@ -74,10 +74,10 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
 def columns(
     part: Batch[States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return values per state, [B] each, for `network_metrics`."""
+    """Return values per state, [B] each."""
     gain = torch.zeros_like(new.probs) if reference is None else new.probs - reference.probs
     products = gradient_products(logit_descents(part, terms, new, reference, knobs))
-    # A product of two gradients has the state's weight twice: here, and in the mean over states.
+    # A product of two gradients has the state's weight twice; the mean over states gives the other factor.
     weight = part.state_weights.double()
     return {
         "kl_from_reference": terms.raw["recovery_kl"],
@@ -91,7 +91,7 @@ def mean_over(steps: Sequence[Measured], column: str) -> float:
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return means over the steps taken (at least one), and extreme ratios, also of the step that the trust region refused."""
+    """Return means over the steps taken (at least one), and extreme ratios, also of the refused step."""
     steps = [*taken, *([] if refused is None else [refused])]
     return {
         f"{name}/loss": mean_over(taken, "loss"),
@@ -148,7 +148,7 @@ def logit_descents(
 
 
 def gradient_products(descents: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
-    """Return pair of terms -> inner product of their vectors per state, [B]."""
+    """Return pair of terms -> inner product per state, [B]."""
     return {(one, other): (descents[one] * descents[other]).flatten(1).sum(1) for one, other in TERM_PRODUCTS}
 
 

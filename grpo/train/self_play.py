@@ -1,6 +1,6 @@
 """States from self-play: boards of games that the policy plays against itself, each with a value for every legal move.
 
-A round is a set of games, whose boards are the self-play states of the next `grpo.self_play_steps` steps.
+A round is a set of games, whose boards are the states of the next `grpo.self_play_steps` steps.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature of both players. Low, because evaluation games use the most likely moves. Above 0, because at 0, 50 % of the games
-end by repetition (at 0.7, 10 %)."""
+"""Sampling temperature. Low, because evaluation games use the most likely moves. At 0, 50 % of the games end by repetition (at 0.7, 10 %).
+"""
 OPENING_PLIES: Final = 6
-"""Maximum random plies at the beginning of a game."""
+"""Maximum random plies of an opening."""
 MAX_PLIES: Final = 160
-"""Plies after which a game is cut off."""
+"""A longer game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors.
-_STATES_PER_OPENING: Final = 40  # Most openings give more, so one batch is usually enough.
+_STATES_PER_OPENING: Final = 40  # Most openings give more.
 _MIN_BATCHES: Final = 4  # A round fails after the games of this many batches, plus one game per wanted state.
 _MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal.
-_MAX_STATES_PER_GAME: Final = 32  # Keeps a long game's aimless moves from outnumbering the short games' decisions.
+_MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
@@ -46,23 +46,23 @@ class SelfPlay:
     values: Values
     config: GrpoConfig
     size: int
-    """Number of self-play states per step."""
+    """Self-play states per step."""
     first_step: int
-    """Step at which round 0 begins; steps count from 0."""
+    """Step of round 0; steps count from 0."""
     seed: int
     exclude: Container[str]
-    """Keys (`position_key`) of positions that must not be states."""
+    """Keys of positions that must not be states."""
     num_processes: int
     prepared: Callable[[PositionBatch], PositionBatch]
-    """The reference's `prepared`. The policy's own would be another one after a resume, and round otherwise."""
+    """The reference's. The policy's own would round otherwise after a resume."""
     say: Callable[[str], None]
-    """Prints a line when a round begins."""
+    """Prints a line."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
 
     def states(self, step: int, policy: MovePolicy) -> States:
-        """Return a step's states; `policy` plays a round first if one is due. Raises SelfPlayError if the round gives too few."""
+        """Return a step's states. `policy` first plays a round if one is due. Raises SelfPlayError."""
         number, step_of_round = divmod(step - self.first_step, self.config.self_play_steps)
         if step_of_round:
             self._metrics = {}
@@ -73,11 +73,11 @@ class SelfPlay:
         return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the round's metrics if the last call of `states` played the round or was for its first step; otherwise {}."""
+        """Return the round's metrics in the round's first step, or if the last `states` played it; otherwise {}."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the round, which a resumed run cannot play again, because the policy has changed."""
+        """Return the round, which a resumed run cannot play again: the policy has changed."""
         if self._states is None:
             return {}
         positions = {name: getattr(self._states.positions, name) for name in _POSITIONS}
@@ -134,7 +134,7 @@ class SelfPlay:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         boards.setdefault(key, board)
-        # Drop the surplus at random over all games, so the last games lose no more than the others.
+        # Drop the surplus at random over all games, not in the last ones.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         distinct_boards = list(boards.values())
         return [distinct_boards[index] for index in kept], games
@@ -151,7 +151,7 @@ def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
 
 
 def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> list[str]:
-    """Return FENs after 0 to `max_plies` random plies, each with a legal move; some can be equal."""
+    """Return FENs after 0 to `max_plies` random plies, each with a legal move."""
     openings: list[str] = []
     while len(openings) < count:
         board = chess.Board()
@@ -162,8 +162,8 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies whose positions become states. Ply 0 is left out, because the policy did not choose its position."""
-    # `-(-a // b)` rounds a / b up. `| 1` makes the stride odd, so both players' positions are taken.
+    """Return the plies whose positions become states, without ply 0, whose position the policy did not choose."""
+    # `-(-a // b)` rounds up. An odd stride takes both players' positions.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
@@ -172,6 +172,6 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            # The stack serves to find repetitions. Positions before the last pawn move or capture cannot recur.
+            # For repetitions: positions before the last pawn move or capture cannot recur.
             yield board.copy(stack=board.halfmove_clock)
         board.push(chess.Move.from_uci(move))

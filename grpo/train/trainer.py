@@ -33,7 +33,7 @@ from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_
 
 MAX_GRADIENT_NORM: Final = 1.0
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats: a minibatch with a larger KL(sampled policy || policy) and all later minibatches of the rollout are left out."""
+"""Trust region in nats. A minibatch with a larger KL(sampled policy || policy) and all later ones of the rollout are left out."""
 _OF_PROBLEM: Final = "task."  # Prefix of the problem's tensors in a checkpoint.
 
 _Policy = TypeVar("_Policy", bound=Policy)
@@ -61,22 +61,22 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     """First part of the metrics' names."""
     reference: _Policy
     kl_warmup_steps: int
-    """Number of first steps over which the KL coefficient rises linearly; 0 for none."""
+    """Steps over which the KL coefficient rises linearly; 0 for none."""
     is_sequential: bool
-    """True if a row is a sequence of states (an answer's tokens); the row's KL is then the sum over its states."""
+    """True if a row is a sequence of states (an answer's tokens); a row's KL is then the sum over its states."""
     max_log_ratio: float
-    """Largest |ln(new / sampled probability)| that rounding causes."""
+    """Largest |ln(new / sampled probability)| by rounding."""
 
-    # Training depends on the results of the methods from here to `restore`.
+    # Training depends on the methods from here to `restore`.
 
     def states(self, policy: _Policy, step: int) -> _Start:
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample and reward moves or answers. Raises NonFiniteError for NaN or inf, InvariantError if sampling and scoring disagree."""
+        """Sample and reward. Raises NonFiniteError for NaN or inf, InvariantError if sampling and scoring disagree."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
-        """Yield these rows in pieces that fit into one forward pass."""
+        """Yield these rows in pieces for one forward pass each."""
 
     def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
@@ -84,14 +84,14 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return, in nats, mean entropy at temperature 1, and mean ln(legal moves) or ln(vocabulary)."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step, if one was taken."""
+        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run cannot compute again."""
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None: ...
 
-    # The results of the methods below are only logged.
+    # The methods below are only for the log.
 
     def rollout_metrics(self, rollout: _Rollout) -> dict[str, float]: ...
 
@@ -101,16 +101,16 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """`taken`: the optimizer steps taken, at least one. `refused`: the minibatch above `MAX_KL_OLD`, if any."""
+        """`taken`: the optimizer steps, at least one. `refused`: the minibatch above `MAX_KL_OLD`, if any."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
-    """Trains a policy, one rollout per step. Seed and step number determine a step's random streams."""
+    """Seed and step number determine a step's random streams."""
 
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place. `first_step`: rollouts that an earlier run has done; step numbers and schedules begin there."""
+        """Train `policy` in place. `first_step`: number of the rollouts of an earlier run; schedules begin there."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
@@ -124,7 +124,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     @property
     def evaluation_policy(self) -> _Policy:
-        """The policy to measure, save and play: the moving average if `grpo.weight_averaging` is above 0, else `policy`."""
+        """The policy to measure, save and play: the moving average, if any, else `policy`."""
         return self.policy if self._average is None else self._average
 
     def step(self) -> Record:
@@ -196,17 +196,17 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # A part is empty if the rollout has fewer rows than minibatches.
+        # Parts are empty with fewer rows than minibatches.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         self._optimizer.zero_grad(set_to_none=True)
-        # Each piece's loss is divided by the complete minibatch's weight, so the pieces' gradients add up.
+        # Each piece's loss is divided by the minibatch's weight, so the gradients add up.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # The reference needs a forward pass. Without a KL term in the loss, only the first minibatch measures the KL.
+            # Without a KL term in the loss, only the first minibatch measures the KL, which needs a forward pass.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -246,7 +246,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def _update_average(self, *, has_learned: bool) -> None:
         """Update the moving average of the weights (Polyak and Juditsky, SIAM J. Control Optim. 30, 1992).
 
-        In step n from `first_step`, the old average keeps a fraction of at most n / (n + 9), so the initial weights are soon forgotten.
+        In step n, the old average keeps a fraction of at most n / (n + 9), so the initial weights are soon forgotten.
         """
         if self._average is not None and has_learned:
             num_steps = self.num_steps_done - self._first_step
@@ -263,9 +263,9 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
     def preflight(self) -> dict[str, float]:
-        """Return the next rollout's metrics; weights and step stay as they are.
+        """Return the next rollout's metrics; weights and step stay.
 
-        Raises InvariantError as `step` does, NonFiniteError at the first non-finite rollout. A non-finite loss raises nothing.
+        Raises InvariantError as `step`, and NonFiniteError at the first non-finite rollout. A non-finite loss raises nothing.
         """
         knobs = self.control.knobs(self.num_steps_done)
         rollout = self._rollout(knobs)
@@ -278,14 +278,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return the last step's seconds. The record of `step` has no times, because they differ between equal runs."""
+        """Return the last step's seconds. `step`'s record has no times, which differ between equal runs."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
         return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return all of a checkpoint except the evaluation policy. `facts`, such as the settings, are stored as given."""
+        """Return all of a checkpoint except the evaluation policy. `facts`, such as the settings, are stored."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -295,7 +295,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return TrainingState(step=self.num_steps_done, control=control, facts=facts, tensors=tensors)
 
     def resume(self, policy: _Policy, state: TrainingState) -> None:
-        """Continue a run from its checkpoint: `policy` is the stored evaluation policy. Raises IncompatibleError as `begin_from`."""
+        """Continue a run from its checkpoint; `policy` is the evaluation policy. Raises IncompatibleError as `begin_from`."""
         self.begin_from(policy, state)
         if self._average is not None:
             self.policy.network.load_state_dict(state.tensors_of("training."))
@@ -304,7 +304,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Load a checkpoint's weights and, if `takes_optimizer`, Adam's moments. Step, schedules and controllers stay as constructed.
+        """Load a checkpoint's weights and, if `takes_optimizer`, Adam's moments. Step, schedules and controllers stay.
 
         Raises IncompatibleError if the checkpoint has another reference.
         """

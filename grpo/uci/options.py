@@ -6,9 +6,9 @@ from typing import Final
 
 from grpo.board.actions import MAX_LEGAL_MOVES
 
-MIN_TEMPERATURE: Final = 0.01  # Logits are divided by the temperature; a tiny one would make them overflow.
+MIN_TEMPERATURE: Final = 0.01  # A tiny temperature would make logits overflow.
 MAX_TEMPERATURE: Final = 10.0
-BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
+BEST_MOVE: Final = 0.0  # Stands for the most likely move.
 # Declared only because chess programs often set these options.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
@@ -23,9 +23,9 @@ class UciError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
-    temperature: float  # `BEST_MOVE`, or the sampling temperature.
+    temperature: float  # Or `BEST_MOVE`.
     multipv: int = 1  # Number of moves to show.
-    has_lines: bool = True  # Whether the policy can show several moves. If not, MultiPV is neither declared nor set.
+    has_lines: bool = True  # Whether the policy can show several moves; else there is no MultiPV.
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):
@@ -40,7 +40,7 @@ class UciOptions:
         return [f"option name Temperature type string default {self.temperature:g}", *[multipv] * self.has_lines, *_WITHOUT_EFFECT]
 
     def with_option(self, words: Sequence[str]) -> "UciOptions":
-        """Return the options after a line `setoption WORDS`; unknown names are ignored. Raises UciError."""
+        """Return the options after `setoption WORDS`; unknown names are ignored. Raises UciError."""
         name, _, value = " ".join(words).removeprefix("name ").partition(" value ")
         parse = {"temperature": float, "multipv": int}.get(name.lower())
         if parse is None or (parse is int and not self.has_lines):

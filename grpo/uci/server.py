@@ -1,7 +1,6 @@
 """UCI server: lets a chess program play a policy (https://www.chessprogramming.org/UCI).
 
-One thread suffices, because a search takes a few milliseconds. After `go infinite` or `go ponder`, the server computes the move at once
-and holds it until `stop` or `ponderhit`.
+After `go infinite` or `go ponder`, the server computes the move at once and holds it until `stop` or `ponderhit`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,14 +20,14 @@ _COMMANDS: Final = frozenset(
 )
 NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
 RESIGNATION: Final = "0000"
-"""The null move, sent as `bestmove` if the policy resigns or if there is no position."""
+"""The null move, sent as `bestmove` to resign or without a position."""
 
 
 class UciEngine:
     def __init__(
         self, *, name: str, options: UciOptions, load: "Callable[[], MoveFinder]", seed: int, write: Callable[[str], None]
     ) -> None:
-        """`load` is called once, at `isready` or the first search. `write` sends a line to the chess program."""
+        """`load` is called once, at `isready` or the first search. `write` sends a line."""
         self._name = name
         self._defaults = self._options = options
         self._load = load

@@ -13,21 +13,21 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Takes boards with legal moves; returns each board's UCI move -> probability at temperature 1, or None if there are none."""
-Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player; None for no policy.
+"""Boards with legal moves -> each board's UCI move -> probability at temperature 1, or None."""
+Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if unknown.
-    scores: Mapping[str, Score]  # UCI move -> score for the mover; empty if the search failed.
+    probabilities: Mapping[str, float]  # By UCI move; empty if unknown.
+    scores: Mapping[str, Score]  # By UCI move, for the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
         """Return the mover's win probability after a move; None if unknown."""
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
-        """Return the engine's best move, the first of ties; None if the search failed."""
+        """Return the engine's best move, of equals the first; None if the search failed."""
         return max(self.scores, key=lambda move: win_chance(self.scores[move]), default=None)
 
 
@@ -45,7 +45,7 @@ def round_number(index: int) -> str:
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return the highlights with notes, by index of the game. The engine searches every legal move to `depth` plies.
 
-    `pool` needs `move_values.engine_options()`. Raises EngineError if too many searches fail (see `EnginePool.answers`).
+    `pool` needs `move_values.engine_options()`. Raises EngineError if too many searches fail.
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}

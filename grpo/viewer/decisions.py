@@ -4,7 +4,7 @@
 - regret: best value minus the value of the policy's most likely move
 - margin: best value minus second best value; 0 if only one move is legal
 
-An engine's search gives a move's value in [0, 1].
+A move's value, in [0, 1], is from an engine's search.
 """
 
 import numpy as np
@@ -27,20 +27,17 @@ class ValuedMove(Document):
 
 
 class NotableDecision(Document):
-    fen: str  # Move number 1, because encoded boards have none.
+    fen: str  # With move number 1.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move: the chosen move if no move is better, else the first of the best.
+    best: ValuedMove  # Engine's best move; the chosen move if it is one.
     regret: float
     margin: float
     before: ValuedMove | None  # Earlier policy's move.
 
 
 class Decisions(Document):
-    """`improved` and `worsened` are by change (empty without an earlier policy), `worst` by regret.
-
-    `best` is by margin, and has only boards whose best move the policy found.
-    """
+    """`improved` and `worsened` are by change, `worst` by regret. `best` is by margin, of boards whose best move the policy found."""
 
     num_boards: int
     improved: tuple[NotableDecision, ...]
@@ -50,10 +47,9 @@ class Decisions(Document):
 
 
 def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
-    """Return, for each list, at most `count` decisions: those with the largest measure (`worsened`: largest drop) above 0.
+    """Return, for each list, at most `count` decisions with the largest measure above 0; of equals the earlier board.
 
-    Of ties, the earlier board comes first. `boards.values` must be of depth `evaluation.heldout_depth`, which defines held-out regret (not
-    checked).
+    `boards.values` must be of depth `evaluation.heldout_depth` (not checked).
     """
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

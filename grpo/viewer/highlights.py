@@ -24,7 +24,7 @@ class _Course:
 
     @property
     def swing(self) -> tuple[int, int]:
-        """Smaller of both players' largest leads, above 0 if both led; then the range of leads, for ties."""
+        """Smaller of both players' largest leads, above 0 if both led; then the range of leads."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,13 +36,13 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""A rule's name, condition on a game, and measure; the largest measure wins."""
+"""Name, condition on a game, measure. The largest measure wins."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Choose up to `NUM_HIGHLIGHTS` distinct games; return index -> name of the rule that chose the game.
+    """Choose up to `NUM_HIGHLIGHTS` distinct games. Return index -> name of the rule.
 
-    Wins and leads are the first player's. Ties go to the earlier game. The next biggest swings take the places of rules without a game.
+    Wins and leads are the first player's. The next biggest swings fill up.
     """
     # Deterministic players repeat games, so equal games count once.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}

@@ -32,8 +32,7 @@ class HumanGame:
     ) -> None:
         """Set up the position `fen`. Raises MoveError if the position is illegal or its game is over.
 
-        `choose` returns the opponent's move, or None to resign. `about` describes the opponent. `probabilities` returns each board's
-        UCI move -> opponent's probability, or None.
+        `choose` returns the opponent's move, or None to resign. `probabilities` returns each board's UCI move -> probability, or None.
         """
         try:
             self.board = chess.Board(fen)
@@ -49,7 +48,7 @@ class HumanGame:
 
     @property
     def end(self) -> str:
-        """How the game ended; empty during the game."""
+        """How the game ended, or ""."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -76,7 +75,7 @@ class HumanGame:
                 parsed = parse(move)
             except ValueError:
                 continue
-            if parsed:  # The text "--" gives a null move, which is false.
+            if parsed:  # "--" gives a null move, which is false.
                 return parsed
         legal = [self.board.san(move) for move in self.board.legal_moves]
         near = difflib.get_close_matches(text, legal, n=_NUM_SHOWN, cutoff=0)
@@ -101,7 +100,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN) of `num_plies_back` plies ago, with their probabilities; empty if unknown."""
+        """Return the five most probable moves (SAN) of `num_plies_back` plies ago, with probabilities, if known."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()

@@ -19,7 +19,7 @@ _DIGITS: Final = 4
 
 
 def viewer_page(result: MatchResult, annotated: Mapping[int, AnnotatedGame], *, title: str, event: str) -> str:
-    """Return the page of a match. `annotated`: index of a game -> notes, in the order of the page."""
+    """`annotated`: index of a game -> notes, in the order of the page."""
     games = [_game_facts(result, index, noted) for index, noted in annotated.items()]
     return offline_page("viewer.html", title=title, data={"title": title, "event": event, "games": games})
 
@@ -31,11 +31,11 @@ def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
     parts = {"$TITLE": html.escape(title), "$PIECES": _pieces(), "$DATA": text}
     files = {"$STYLE": "style.css", "$BOARD": "board.js", "$BODY": template, "": "page.html"}
     parts |= {mark: _PAGES.joinpath(name).read_text(encoding="utf-8") for mark, name in files.items()}
-    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass, so a mark such as `$DATA` inside the data stays.
+    return re.sub(r"\$[A-Z]+", lambda mark: parts[mark[0]], parts[""])  # One pass, so a `$DATA` inside the data stays.
 
 
 def _pieces() -> str:
-    """Return python-chess's pieces as SVG symbols, with ids such as `wN`."""
+    """Return the pieces as SVG symbols, with ids such as `wN`."""
     names = {letter: ("w" if letter.isupper() else "b") + letter.upper() for letter in chess.svg.PIECES}
     symbols = [f'<symbol id="{names[letter]}" viewBox="0 0 45 45">{drawing}</symbol>' for letter, drawing in chess.svg.PIECES.items()]
     return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'
@@ -46,7 +46,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # Win probability of the player who moved: after the move that led to a position or, in the opening, after the engine's best move.
+    # Win probability of the player who moved to a position; in the opening, after the engine's best move.
     before = [(noted.notes[0].chance(best), start.turn)]
     before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
@@ -69,9 +69,9 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
-    """Return `options` (moves to show), `likeliest` (None if probabilities are unknown) and `best` (None if the search failed).
+    """Return `options` (moves to show), `likeliest` (None if unknown) and `best` (None if the search failed).
 
-    Options are the five most probable moves (if probabilities are unknown, the five best), the move played, and the engine's best move.
+    Options are the five most probable moves (or else the five best), the move played, and the engine's best move.
     """
     order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
     ranked = sorted(order, key=lambda move: -order[move])

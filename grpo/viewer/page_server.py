@@ -20,10 +20,9 @@ class PlayServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
-        """Listen on the loopback address; port 0 takes a free port. Raises OSError if the port is taken, OverflowError if it is too large.
+        """Listen on the loopback address; port 0 is a free port. Raises OSError for a taken port.
 
-        `new_game` returns a game in which the person has White (True), Black (False) or either color (None). `on_finished` is called once
-        for each finished game.
+        `new_game`: the person has White (True), Black (False) or either color (None). `on_finished` is called once per game.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
@@ -34,7 +33,7 @@ class PlayServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """URL of the page, with the token that every request needs."""
+        """URL with the token that every request needs."""
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -26,13 +26,12 @@ def event_pgn(
     facts: Mapping[str, str] | None = None,
     annotated: Mapping[int, AnnotatedGame] | None = None,
 ) -> str:
-    """Return the games of all `results` as PGN, in order.
+    """Return the games of all `results` as PGN.
 
-    - Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap.
-    - Tags `WhiteAnswers` and `BlackAnswers`: counts of a player's answers.
-    - `played_on`: None writes an unknown date.
-    - `facts`: extra tags.
-    - `annotated`: index of a game, counted over all `results` -> notes. Tag `Chosen`: rule that chose the game.
+    - Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap
+    - Tags `WhiteAnswers` and `BlackAnswers`: counts of a player's answers
+    - `facts`: extra tags
+    - `annotated`: index of a game, counted over all `results` -> notes. Tag `Chosen`: rule that chose the game
 
     Comments on annotated moves have White's score in pawns (`[%eval 0.35]`) or moves to mate (`[%eval #3]`), the move's probability, and
     the mover's win probability.

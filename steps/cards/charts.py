@@ -1,4 +1,4 @@
-"""Altair charts for Metaflow cards (HTML pages of steps): lines over steps, histograms, and estimates with 95 % intervals."""
+"""Altair charts for Metaflow cards (HTML pages of steps): lines over steps, histograms, and estimates with intervals."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from steps.cards.page import CardPart, page_part
 
 MAX_POINTS: Final = 240  # Maximum per line, because each refresh sends the complete card.
 COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794", "#b09a2f")
-"""Each color's contrast is at least 3 on the white and on the dark background."""
+"""The contrast of each color is at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
-_FEW: Final = 40  # A line with at least this many points shows its exponential moving average (EMA) in bold, and the points faintly.
+_FEW: Final = 40  # From so many points on, a line is bold for the exponential moving average (EMA), and the points are faint.
 _NUM_MARKS: Final = 50  # Maximum number of vertical lines; later events get none.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
@@ -48,7 +48,7 @@ class Line:
     meaning: str = ""
 
     def summary(self) -> list[float | None]:
-        """Return the first and the last value, and the lowest and highest finite value; four None if no value is finite."""
+        """Return first and last value, and lowest and highest finite value; four None if no value is finite."""
         finite = self.values[np.isfinite(self.values)]
         return [None] * 4 if finite.empty else [self.values.iloc[0], self.values.iloc[-1], finite.min(), finite.max()]
 
@@ -58,12 +58,12 @@ class Figure:
     """A chart over steps; all metrics have the same unit."""
 
     title: str
-    names: Sequence[str]  # Metrics. If `grpo/entropy` and `grpo/entropy/opening` are both here, the first gets the label "all".
+    names: Sequence[str]  # Metrics. Beside `grpo/entropy/opening`, `grpo/entropy` gets the label "all".
     note: str = ""
     levels: Sequence[str] = ()  # Labels of dashed horizontal lines.
 
     def parts(self, records: Sequence[Record], levels: Mapping[str, tuple[float, str]]) -> list[CardPart]:
-        """Return a history's chart, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
+        """Return the chart, and a legend that unfolds to a table. `levels` is label -> (value, color of the line)."""
         [unit] = {METRICS[name][0] for name in self.names}  # Fails for metrics with different units.
         lines = [
             Line(
@@ -87,10 +87,10 @@ class Figure:
 
 @debug_mode(False)  # Altair's check of each point takes seconds; tests check complete charts.
 def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[int] = ()) -> dict[str, Any]:
-    """`marks` are steps with events, shown as vertical lines."""
+    """`marks`: steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
-    # In points: a 50th of the longest line's number of steps, at least 5.
+    # In points.
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
     bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
     dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
@@ -110,7 +110,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
 
 
 def thinned(values: "pd.Series[float]") -> "pd.Series[float]":
-    """Return at most `MAX_POINTS` points: the first, the last, and the lowest and highest of each bin of successive points."""
+    """Return at most `MAX_POINTS` points: the ends, and the extremes of bins of successive points."""
     if len(values) <= MAX_POINTS:
         return values
     bins = values.groupby(np.arange(len(values)) * (MAX_POINTS // 2 - 1) // len(values))
@@ -125,7 +125,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
-    """`x` and `y` are the axes' titles."""
+    """`x` and `y` are titles."""
     names = counted.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}
@@ -144,13 +144,13 @@ def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
 class Interval:
     label: str
     estimate: Estimate
-    kind: str  # Kind of measurement, which sets the color.
+    kind: str  # Sets the color.
     is_ringed: bool = False  # A ring marks the peak, the checkpoint to resume from.
 
 
 @debug_mode(False)
 def interval_parts(title: str, unit: Unit, intervals: Sequence[Interval], *, zero: str = "", note: str = "") -> list[CardPart]:
-    """Return a chart of 95 % intervals, with `note` below. `zero` names the meaning of 0, which a dashed line then marks."""
+    """Return a chart of 95 % intervals, with `note` below. `zero` says what 0 means; a dashed line then marks 0."""
     if not intervals:
         return []
     rows = [

@@ -1,4 +1,4 @@
-"""Charts for the cards (HTML pages) of the steps that train a language model, and prompts with answers and rewards."""
+"""Charts for the cards (a step's HTML pages) of a language model, and sample answers with rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

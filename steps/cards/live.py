@@ -12,9 +12,9 @@ from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, style
 from steps.run.terminal import Pace
 
-Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`, which draws the page.
+Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`.
 
-_FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh starts a process (1.5 CPU seconds).
+_FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh takes 1.5 CPU seconds.
 _LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.
 _MOST_SECONDS: Final = 60.0
 
@@ -40,7 +40,7 @@ class LiveCard:
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
         self.seen.folder, self.seen.is_reused = folder, is_reused
-        self._draw(self._put)  # No refresh: Metaflow renders the card again when the step ends without an error.
+        self._draw(self._put)  # No refresh: Metaflow renders the card at the step's end.
 
     def failed(self, reason: str) -> None:
         self.seen.failure = reason
@@ -67,7 +67,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Parts of unchanged kinds are updated in place, because Metaflow shows a new layout with a delay."""
+        """Update parts of unchanged kinds in place, because Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:

@@ -24,7 +24,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "reward gain over the reference",
             ("grpo/reward_gain",),
-            "Expected reward minus the reference's, on the same training states. A rise without lower held-out regret is not strength.",
+            "Expected reward minus the reference's, on the same training states. Only lower held-out regret shows better play.",
             (NO_GAIN,),
         ),
         HELDOUT_REGRET,

@@ -41,13 +41,13 @@ class Seen:
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the step's records; a reused output's records come from a file."""
+        """Return the records; those of a reused output are in a file."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return a document, or None if the file is missing. Raises CorruptError or DocumentError."""
+        """Return a document, or None without the file. Raises CorruptError or DocumentError."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
@@ -62,7 +62,7 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML; each section (`##`) unfolds on a click. HTML in the text is escaped."""
+    """Return Markdown as HTML, whose sections (`##`) unfold on a click. HTML in the text is escaped."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')
@@ -78,7 +78,7 @@ def style() -> Markup:
 
 
 def number_text(value: float | None) -> str:
-    """Return a number with up to four significant digits, or as an integer from 1,000 on.
+    """Return up to four significant digits, or an integer from 1,000 on.
 
     >>> [number_text(value) for value in (None, 12345, 0.123456, 1234.56)]
     ['-', '12,345', '0.1235', '1,235']

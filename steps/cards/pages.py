@@ -1,10 +1,9 @@
 """Card parts about a policy's strength.
 
-- Held-out regret: value that the most likely moves lose on held-out boards, which training does not use. The checkpoints with the lowest
-  regret play.
-- Candidate: checkpoint that these games (screening) choose. Games played afterwards (confirmation) judge the candidate.
-- Peak: checkpoint whose Elo against the pretrained policy has the highest lower bound. Training can resume from the peak.
-- Ladder: set of rated opponents ("rungs").
+- Held-out regret: value that a policy's most likely moves lose on boards outside training. The checkpoints with the lowest regret play.
+- Candidate: checkpoint that these games (screening) choose; new games (confirmation) judge it.
+- Peak: checkpoint to resume from. Its Elo against the pretrained policy has the highest lower bound.
+- Ladder: rated opponents ("rungs").
 """
 
 import base64
@@ -20,7 +19,7 @@ from grpo.viewer.decisions import Decisions, NotableDecision
 from steps.cards.charts import Interval, interval_parts
 from steps.cards.page import CardPart, page_part
 
-# Colors of the moves' arrows, as hexadecimal RGBA.
+# Colors of arrows (RGBA).
 _POLICY: Final = "#e0761bd0"
 _ENGINE: Final = "#2563c9d0"
 _BOTH: Final = "#1f9d55d0"
@@ -35,8 +34,8 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
     chosen, peak = decision.candidate_step, decision.peak_step
+    # If the candidate is the peak, its confirmation has the ring, not its screening.
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
-    # A ring marks the peak: its confirmation if the peak is the candidate, otherwise its screening.
     played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.score)
@@ -61,7 +60,7 @@ def ladder_chart(ladder: LadderReport, decision: Selection) -> list[CardPart]:
 
 
 def decision_boards(decisions: Decisions | None, *, whose: str) -> list[CardPart]:
-    """Return pictures of notable moves, seen by the player to move; nothing if `decisions` is None. `whose` is the policy's name."""
+    """Return pictures of notable moves, seen by the player to move. `whose` is the policy's name."""
     if decisions is None:
         return []
     kinds = {"improved": decisions.improved, "worsened": decisions.worsened, "worst": decisions.worst, "best": decisions.best}

@@ -28,7 +28,7 @@ def command(name: str) -> int:
     if step not in STEPS:
         raise NotFoundError(f"no step is called {step!r}; the steps are {', '.join(STEPS)}")
     run = find_run(run_name, Store.of(machine), has=lambda run: any(attempt.step == step for attempt in run.attempts))
-    # A resumed run has a new id in Metaflow. The card has the id under which the step ran last.
+    # After a resume, the card has the id under which the step ran last.
     ids = [attempt.task.partition("/")[0] for attempt in run.attempts if attempt.step == step]
     run_id = (ids[-1] if ids else "") or run.name
     file = machine.home / "cards" / f"{run_id}-{step}.html"

@@ -1,7 +1,7 @@
 """Command `chess-grpo compare`.
 
-A yardstick is what a result depends on besides the policy: a match's opponent and rules, the ladder (a set of rated opponents), or the
-held-out boards. Only results with equal yardsticks are compared.
+A yardstick is what a result depends on besides the policy: opponent, rules, ladder (rated opponents) or held-out boards. Only results with
+equal yardsticks are compared.
 """
 
 from collections.abc import Iterator

@@ -43,7 +43,7 @@ def command(names: tuple[str, ...]) -> int:
 
 
 def _columns(history: History) -> str:
-    """Return the used and unused columns; for a history of this project, only columns that this code does not know."""
+    """Return the used and unused columns. In this project's histories, only unknown columns are shown."""
     if not history.is_ours:
         return history.columns_text()
     unknown = [column for column in history.unused if column not in METRICS and column not in ("time", "aside", "record")]
@@ -61,10 +61,7 @@ def _input(names: Sequence[str]) -> tuple[str, History, Settings | None]:
 
 
 def _run_history(name: str, store: Store) -> tuple[str, History, Settings | None]:
-    """Return a title, the run's GRPO history, and the run's settings (None for a folder, or if unreadable).
-
-    `name` is a run's id, `last` (the newest run with a history), or a folder with a history.
-    """
+    """Return a title, the GRPO history, and the settings (None if unknown). `name`: a run's id, `last`, or a folder with a history."""
     if is_folder(name):
         if (path := _history_file(Path(name))) is None:
             raise NotFoundError(f"{name} has no {HISTORY} with records; give the output folder of `finetune`, or a run's id")

@@ -31,7 +31,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "export": "write a policy's files and model card",
     },
 }
-"""Group -> command -> purpose. A command is the function `command` in the module of its name."""
+"""Group -> command -> purpose. Module NAME has the function `command`."""
 COMMANDS: Final = {name: goal for group in _GROUPS.values() for name, goal in group.items()}
 
 
@@ -62,7 +62,7 @@ def commands() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C, or a command's own."""
+    """Run the command line. Return 0 done, 1 error with a message, 2 wrong usage, 130 Ctrl-C, or a command's own code."""
     try:
         return int(commands.main(arguments, prog_name="chess-grpo", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:

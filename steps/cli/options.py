@@ -20,7 +20,7 @@ MAX_PORT: Final = 65_535
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options `--config` and `--set`, which `given_settings` reads."""
+    """Add `--config` and `--set`, which `given_settings` reads."""
     values = click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="A setting (TOML): boards.num_train=3000.")
     return click.option("--config", metavar="NAME", help="A preset, or a TOML file.")(values(command))
 

@@ -45,14 +45,14 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
     policy = open_policy(named.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
-    # The opponent's name is step and run. A folder adds the weights' hash; a MODEL without the run's id adds MODEL.
+    # Step and run. A folder adds the weights' hash; a MODEL without the run's id adds MODEL.
     name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
     about = named.strength or "Its strength is unknown."
     if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:
         about = results.decision.strength(named.policy_step)
 
     def new_game(is_white: bool | None) -> HumanGame:
-        """Return a game. `is_white` is the person's color; None takes the color of `--color`."""
+        """`is_white`: the person's color; None takes the color of `--color`."""
         number = next(numbers)
         if is_white is None:
             is_white = {"white": True, "black": False}.get(color, bool(secrets.randbits(1)))

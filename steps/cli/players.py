@@ -37,14 +37,14 @@ class ContestantError(PlainError, ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contestant:
-    """A parsed player. A policy has `model`, an engine has `limit`, a random mover has neither."""
+    """A parsed player. A random mover has neither `model` nor `limit`."""
 
     text: str  # As typed.
-    model: str = ""  # A policy's name or folder, as `POLICY_NAMES` describes.
-    temperature: float | None = None  # A policy's sampling temperature; None plays the best move.
-    engine: str | None = None  # An engine's path; None is this machine's Stockfish.
-    limit: str = ""  # An engine's search limit, as in UCI's command `go`: "nodes 50".
-    random_share: float = 0.0  # Probability, in [0, 1), that a random move replaces an engine's move.
+    model: str = ""  # A policy (`POLICY_NAMES`).
+    temperature: float | None = None  # None plays the best move.
+    engine: str | None = None  # Path; None is this machine's Stockfish.
+    limit: str = ""  # An engine's, as in UCI: "nodes 50".
+    random_share: float = 0.0  # Probability that a random move replaces an engine's.
 
 
 def parse_contestant(text: str) -> Contestant:
@@ -70,10 +70,8 @@ def _unreadable(text: str) -> ContestantError:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entrant:
-    """An opened player."""
-
     player: "Player"
-    about: str  # Text as typed, with a policy's run, step and hash, or an engine's name and hash.
+    about: str  # Text as typed, with run, step and hash, or engine and hash.
     move_probabilities: "MoveProbabilities | None" = None  # A policy's, for comments in games.
 
 
@@ -83,12 +81,10 @@ def entered(
 ) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run until the block ends.
 
-    An engine that names no legal move loses the game, and `says` gets a line of text. Without `says`, the engine's error ends the match.
-
-    Each player has its own random stream; with a common stream, two equal players would draw the same numbers.
-    Raises ContestantError, EngineMissingError, or `find_policy`'s errors.
+    An engine without a legal move loses the game, and `says` gets a line. Without `says`, the engine's error ends the match. Raises
+    ContestantError, EngineMissingError, or `find_policy`'s errors.
     """
-    # Wrong names end the command before the import of torch, which takes seconds.
+    # Before the import of torch, which takes seconds.
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
@@ -104,6 +100,7 @@ def entered(
 
     with ExitStack() as stack:
         entrants = []
+        # With a common random stream, two equal players would draw the same numbers.
         for number, (contestant, policy) in enumerate(zip(contestants, policies, strict=True)):
             stream = ("contestant", number)
             if policy is not None:
@@ -116,7 +113,6 @@ def entered(
 
 
 def _policy(contestant: Contestant, machine: Machine) -> FoundPolicy:
-    """Raises NotFoundError, or ContestantError if the name resembles `random` or `stockfish`."""
     try:
         return find_policy(contestant.model, machine)
     except NotFoundError:

@@ -43,14 +43,13 @@ def _close_gone(runs: Runs, machine: Machine) -> None:
 
 
 def status_of(run: Run) -> str:
-    """Return a status such as "running" or "failed in screen after 2 min 08 s"."""
+    """Return such as "running" or "failed in screen after 2 min 08 s"."""
     took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
     where = f" in {run.failed_step}" if run.failed_step and run.status in ("failed", "killed") else ""
     return f"{run.status}{where}{took}"
 
 
 def origin_of(run: Run) -> str:
-    """Return the checkpoint that a run resumed from; empty for a new training."""
     origin = run.facts["origin"]
     return "" if origin is None else f"run {origin['run']}, step {origin['step']:,}"
 

@@ -17,7 +17,7 @@ from steps.track.find import find_policy
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme that has its own line.
+_MIN_OF_GROUP: Final = 20  # Puzzles that give a rating band or theme a line.
 
 
 @click.command()
@@ -48,7 +48,6 @@ def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
 
 
 def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
-    """Raises SourceError if the file has no usable exercise."""
     from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
     from grpo.match.replies import ReplyCounts
 

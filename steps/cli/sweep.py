@@ -24,7 +24,7 @@ from steps.run.store import Store
 from steps.run.terminal import duration
 from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, read_sweep, sweep_name
 
-_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # `steps.job.task` prints such a line when a step begins.
+_STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
 _NOTES: Final = """
 Elo [95 % interval]. Gain: candidate against own start, in the confirmation games. Ladder gain: candidate's rating minus own start's.
 Between runs: the mean's interval covers all that a seed changes (Student's t); one seed has no interval.
@@ -33,7 +33,7 @@ Within runs: the mean's interval covers only the luck of the games. If this inte
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
-@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes all seeds after the first, because a click option has one value.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # With the later seeds: a click option has one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the table of the runs so far; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
@@ -49,7 +49,7 @@ def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_sho
     from grpo.engine.identity import identify
 
     machine = Machine.here()
-    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings before the engine is looked for.
+    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings first.
     made_by = f"{_code({(run.policy.kind, run.policy.network) for run in plan})} {identify(machine.stockfish)}"
     plan = plan_sweep(settings, seeds, values, made_by=made_by)
     store = Store.of(machine)
@@ -87,7 +87,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    steps = [step_of(name) for name in STEPS[1:-1]]  # `start` and `end` have no output.
+    steps = [step_of(name) for name in STEPS[1:-1]]
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 
 def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Return rows with equal numbers of cells as aligned columns."""
+    """Return aligned columns."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = (indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
@@ -13,5 +13,4 @@ def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
 
 
 def when(seconds: float) -> str:
-    """Format seconds since 1970 as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -58,7 +58,7 @@ def _load(policy: FoundPolicy, machine: Machine) -> "MoveFinder":
 
 
 def _protocol_writer() -> Callable[[str], None]:
-    """Return a function that writes lines to standard output. Redirect all other output, also of native code, to standard error."""
+    """Return a function that writes lines to standard output. All other output goes to standard error, also of native code."""
     protocol = os.dup(_STDOUT)
     try:
         os.dup2(_STDERR, _STDOUT)

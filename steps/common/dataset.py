@@ -22,7 +22,7 @@ def read_boards(folder: Path) -> pa.Table:
 
 
 def preview(path: Path) -> bytes:
-    """Return at most the first `_NUM_PREVIEWED` boards as CSV, without columns that contain lists."""
+    """Return the first boards as CSV, without columns of lists."""
     columns = [field.name for field in BOARD_SCHEMA if not pa.types.is_nested(field.type)]
     rows = next(pq.ParquetFile(path).iter_batches(batch_size=_NUM_PREVIEWED, columns=columns))
     text = BytesIO()
@@ -36,7 +36,7 @@ def read_game_table(folder: Path) -> pa.Table:
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the keys (`position_key`) of all boards and of all positions in their games; no opening of a match may be among them."""
+    """Return the keys of all boards and of all positions in their games. No opening of a match may be among them."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 

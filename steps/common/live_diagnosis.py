@@ -1,4 +1,4 @@
-"""Diagnosis of `finetune` during training. The diagnosis changes no output, so no step's version (hash) covers this module."""
+"""Diagnosis of `finetune` during training. It changes no output, so no step's version covers this module."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,11 +21,11 @@ class LiveDiagnosis:
         refuse(look_before(metrics, step=step, limits=self._limits))
 
     def observe(self, record: Record) -> tuple[Event, ...]:
-        """Return an event for each finding that earlier records did not have."""
+        """Return an event for each new finding."""
         return tuple(Event(FINDING, f"{finding.severity}: {finding.line}") for finding in self._watch.observe(record))
 
     def write(self, folder: Path) -> str:
-        """Write the diagnosis, and return a line for the terminal."""
+        """Return a line for the terminal."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
         write_document(folder / FINDINGS, diagnosis)

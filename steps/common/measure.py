@@ -1,4 +1,4 @@
-"""Code of the steps that play games: an arena, the stages of a selection, documents of games.
+"""Code of the steps that play games.
 
 A selection chooses and judges a candidate, a checkpoint of `finetune`. Adjudication turns some draws into a win for a side that an engine
 finds clearly better. The ladder is a set of rated engine opponents ("rungs").
@@ -35,7 +35,7 @@ PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
 """Stages of a selection. No two stages share an opening."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages whose openings the tasks of `confirm` share out.
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # The tasks of `confirm` share out these openings.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
@@ -44,10 +44,10 @@ def playing_engines(machine: Machine) -> EnginePool:
 
 
 class Arena:
-    """Plays and adjudicates games under a run's settings; a context manager that ends the engines."""
+    """Plays and adjudicates games under a run's settings."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Start no engine yet. `progress` takes the numbers of finished and expected games, and a label."""
+        """Start no engine yet. `progress` gets the numbers of finished and expected games, and a label."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)
@@ -60,18 +60,15 @@ class Arena:
         self.pool.close()
 
     def expect(self, num_games: int, unit: str) -> None:
-        """Restart the progress at 0 for `num_games` games, with the label `unit`."""
+        """Restart the progress at 0, with the label `unit`."""
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Draw `count` openings (FENs) that are not in `exclude`, and add the keys of all tried positions to `exclude`.
-
-        `stream` names the random stream.
-        """
+        """Draw openings (FENs) outside `exclude`. Add the keys of all tried positions to `exclude`. `stream` names the random stream."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
-        """Play a match and adjudicate. For a part of a match, `openings` maps the index in the complete match to the opening."""
+        """Play a match and adjudicate. For a part of a match, `openings` maps index in the match -> opening."""
         before = self._num_done
         result = play_match(
             first,
@@ -85,8 +82,8 @@ class Arena:
         return adjudicate(result, self.pool)
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
-        """Play the games that rate one or two players on the ladder (`place_on_ladder`). `purpose` names the rungs' random streams."""
-        # An opening's index selects the rung's random numbers, so each player meets the same numbers.
+        """Play the games that rate one or two players on the ladder. `purpose` names the rungs' random streams."""
+        # The index selects the rung's random numbers, so each player meets the same.
         numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
@@ -109,7 +106,7 @@ def checkpoint(work: Work, step: int) -> Path:
 
 
 def screening_match(candidate: int, number: int) -> str:
-    """Return the key in `ScreeningGames`; `number` is the round, from 0."""
+    """Return the key in `ScreeningGames`; rounds count from 0."""
     return f"{SCREENING}, round {number + 1}: step {candidate}"
 
 
@@ -120,7 +117,7 @@ def player_names(stage: str, candidate: int) -> tuple[str, str]:
 
 
 class ScreeningGames(RootModel[dict[str, tuple[PlayedGame, ...]]]):
-    """`games.json` of `screen`: `screening_match` -> games."""
+    """Games of `screen`, by `screening_match`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +132,7 @@ class SharedGame(PlayedGame):
 
 
 class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
-    """`games.json` of `confirm`: stage -> this task's games."""
+    """This task's games of `confirm`, by stage."""
 
 
 PREVIOUS_POLICY: Final = "previous"  # Folder of the previous champion in the output of `screen`.

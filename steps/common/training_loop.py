@@ -1,7 +1,6 @@
 """The loop around the GRPO trainer. A killed run resumes from a checkpoint, and ends with the same output as an undisturbed run.
 
-The progress folder holds the journal (all records so far), `checkpoints/` and, after training, the report. After a SIGTERM, the loop
-completes the current GRPO step, saves a checkpoint and exits.
+The progress folder has the journal (all records), `checkpoints/` and, after training, the report.
 """
 
 import math
@@ -58,7 +57,7 @@ class TrainingLoop:
     """Trains for `grpo.num_steps` steps, or fewer if the trainer stops."""
 
     def __init__(self, work: Work, trainer: AnyTrainer, heldout: Callable[[], Mapping[str, float]]) -> None:
-        """Take a trainer that has made no step of this run, and `heldout`, which measures `trainer.evaluation_policy`."""
+        """`trainer` has made no step of this run; `heldout` measures `trainer.evaluation_policy`."""
         self._work = work
         self._trainer = trainer
         self._config = work.settings.grpo
@@ -71,7 +70,7 @@ class TrainingLoop:
     def run(self) -> None:
         """Train, and write checkpoints, report and findings into the output.
 
-        Raises SystemExit(RESUMABLE) after a SIGTERM.
+        After a SIGTERM, completes the GRPO step, saves a checkpoint and raises SystemExit(RESUMABLE).
         """
         diagnosis = LiveDiagnosis(self._work.settings)
         self._work.observe = diagnosis.observe
@@ -82,7 +81,7 @@ class TrainingLoop:
             error.args = (f"{error}\n{self._how_to_resume()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
-        # Checkpoints are linked, not moved, because a kill before the output is stored must not lose them.
+        # Not moved, because a kill before the output is stored must not lose them.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
@@ -119,7 +118,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # A kill before the last checkpoint leaves a report of a later step than the restored one. Training then goes on.
+        # After a kill before the last checkpoint, the report is of a later step than the restored one.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:
@@ -131,7 +130,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # The checkpoint is saved last, so every checkpoint has a complete history, and a resumed run logs in the same order.
+                # The checkpoint is saved last, so its history is complete, and a resumed run logs in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or has_sigterm():
@@ -148,7 +147,7 @@ class TrainingLoop:
     def _prune(self) -> None:
         """Keep `NUM_CHECKPOINTS_KEPT` measured checkpoints: the newest, and the lowest held-out regrets.
 
-        A checkpoint without a measurement (saved after a SIGTERM) stays only while it is the newest.
+        A checkpoint without a measurement (after a SIGTERM) stays while it is the newest.
         """
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
         history = self._work.history()
@@ -188,7 +187,7 @@ def _link(source: Path, target: Path) -> None:
 
 @contextmanager
 def _first_sigterm_deferred() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether a SIGTERM has arrived; a second SIGTERM ends the process at once."""
+    """Yield a function that returns whether a SIGTERM has arrived. A second SIGTERM ends the process at once."""
     before, has_arrived = signal.getsignal(signal.SIGTERM), False
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

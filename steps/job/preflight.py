@@ -34,9 +34,8 @@ from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
 _FREE_BYTES: Final = 2 * 1024**3
-# A line NAME==VERSION of the lock file.
 _PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
-_SHOWN: Final = 5  # Most files or packages in a message.
+_SHOWN: Final = 5  # Files or packages in a message.
 
 
 class PreflightError(PlainError, RuntimeError):
@@ -44,19 +43,19 @@ class PreflightError(PlainError, RuntimeError):
 
 
 class PassingError(PlainError, RuntimeError):
-    """A fault that does not stop the run, such as a server that does not answer now."""
+    """A fault that does not stop the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
     what: str
-    is_fine: bool  # Whether a run can start; true for a warning, too.
-    detail: str  # The result, or the fault and its remedy.
-    is_warning: bool = False  # Whether `detail` is a PassingError's message.
+    is_fine: bool  # True for a warning, too.
+    detail: str  # Result, or fault and remedy.
+    is_warning: bool = False
 
 
 def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) -> list[PreflightCheck]:
-    """Run the checks of a run's start. `read_only` writes nothing into the store."""
+    """Run the checks of a run's start. `read_only`: write nothing into the store."""
     checks: dict[str, Callable[[], str]] = {
         "stockfish": lambda: _engine(settings, machine),
         "disk": lambda: _disk(machine),
@@ -76,7 +75,7 @@ def preflight(settings: Settings, machine: Machine, *, read_only: bool = False) 
 
 
 def examine(settings: Settings | ConfigError, machine: Machine) -> list[PreflightCheck]:
-    """Run the checks of `doctor`, which change nothing. Defaults replace invalid settings (a ConfigError)."""
+    """Run the checks of `doctor`, which change nothing. Defaults replace invalid settings."""
     usable, fault = (Settings(), str(settings)) if isinstance(settings, ConfigError) else (settings, "")
     checks = [
         tried("python", lambda: f"{platform.python_version()} at {sys.executable}"),
@@ -91,7 +90,7 @@ def examine(settings: Settings | ConfigError, machine: Machine) -> list[Prefligh
 
 
 def tried(what: str, check: Callable[[], str]) -> PreflightCheck:
-    """Run a check. A PassingError becomes a warning, any other PlainError a fault."""
+    """Run a check. A PassingError is a warning, any other PlainError a fault."""
     try:
         return PreflightCheck(what, is_fine=True, detail=check())
     except PassingError as warning:
@@ -128,7 +127,7 @@ def _disk(machine: Machine) -> str:
 
 
 def _tracking(machine: Machine) -> str:
-    """Refuse a wrong address or account. Only warn if the tracking store does not answer, because the run can be logged later."""
+    """A wrong address or account is a fault. A store without an answer is a warning, because the run can be logged later."""
     if machine.is_container and sqlite_file(machine.tracking_uri) is not None:
         raise PreflightError(
             f"{machine.shown_uri} is a file in this container, and is lost with the container. Where you launch the run, set"
@@ -194,7 +193,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _boards(settings: Settings, machine: Machine) -> str:
-    """Compare the boards that `build_boards` will find in the files with the settings."""
+    """Compare the boards in the files with the settings."""
     wanted, missing, report = _counted(settings, machine)
     if not any(missing.values()):
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
@@ -217,7 +216,7 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
     config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
-    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine: games from files need none.
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
@@ -238,14 +237,13 @@ def _packages() -> str:
     if wrong := [f"{name} {installed}, not {pin}" for name, pin in pins.items() if (installed := _installed(name)) not in (None, pin)]:
         shown = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
         raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs the locked versions")
-    recorded = Path(sys.prefix) / "run-lock"  # Hash of the lock file that infra/install.sh installed.
+    recorded = Path(sys.prefix) / "run-lock"  # Written by infra/install.sh.
     if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
         raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
     return f"{sum(_installed(name) is not None for name in pins)} as in {LOCK.name}"
 
 
 def _installed(name: str) -> str | None:
-    """Return the installed version without a local label such as +cpu."""
     try:
         return version(name).partition("+")[0]
     except PackageNotFoundError:

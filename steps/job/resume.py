@@ -1,8 +1,7 @@
 """Resuming from another run (the origin): finds the origin's checkpoint, and checks the settings that the command changes.
 
-A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed.
-
-The registry (MLflow) names policies, such as `champion` (the best, to play) and `peak` (a checkpoint, to resume from).
+A resumed run reuses the origin's boards and pretrained policy, so their settings are fixed. The registry (MLflow) names policies:
+`champion` (the best, to play) and `peak` (a checkpoint, to resume from).
 """
 
 import json
@@ -28,7 +27,7 @@ from steps.track.find import kept_checkpoint, named_policy
 
 _MAX_SHOWN: Final = 200
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
-"""Settings of `join_boards` and `pretrain` that change neither boards nor network, so they may be changed."""
+"""Settings of `join_boards` and `pretrain` that change neither boards nor network."""
 
 
 class ResumeError(PlainError, RuntimeError):
@@ -38,17 +37,17 @@ class ResumeError(PlainError, RuntimeError):
 class Origin(OriginFacts):
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]  # By step.
-    known: dict[str, str]  # One line each for `data`, `verdict` and `findings`, if the origin has them.
+    known: dict[str, str]  # A line each for `data`, `verdict` and `findings`, if known.
 
 
 class Job(TypedDict):
-    """A run's facts, which `start` passes to all steps."""
+    """A run's facts, which all steps get."""
 
     run: str  # Metaflow's run id.
     settings: dict[str, Any]
     code: dict[str, Any]  # `CodeFacts`, and `fresh`: the run id with `--fresh` (reuse no output), else "".
     origin: Origin | None  # None for a new training.
-    usual: dict[str, float]  # Step -> seconds in earlier runs of the preset; empty without such runs.
+    usual: dict[str, float]  # Step -> seconds in earlier runs of the preset.
 
 
 def find_origin(name: str, preset: str, machine: Machine) -> Origin:
@@ -56,8 +55,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
-    Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
-    or only MLflow has the champion. The other errors are those of `named_policy`.
+    Raises NotFoundError without such a policy, run or checkpoint; ResumeError if the origin lacks the output of a step, or if only MLflow
+    has the champion; and the other errors of `named_policy`.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:
@@ -78,7 +77,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # Stands for the parallel tasks' outputs.
+    outputs["build_boards"] = outputs["join_boards"]  # For the parallel tasks' outputs.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)
@@ -88,10 +87,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
 
 def resumed_settings(origin: Origin, keys: Mapping[str, Any]) -> Settings:
-    """Return the origin's settings, changed by the command's keys (nested, from `split_settings`).
-
-    Raises ResumeError if the keys change boards, moves or network.
-    """
+    """Return the origin's settings, changed by the command's keys (nested). Raises ResumeError if boards, moves or network change."""
     settings = settings_over(origin["settings"], keys)
     changed = _changed(origin, settings)
     fixed = [name for step in ("join_boards", "pretrain") for name in step_of(step).reads_for(settings.policy.kind)]
@@ -116,10 +112,7 @@ def changes(origin: Origin, settings: Settings) -> dict[str, str]:
 
 
 def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
-    """Return folder and hash of the verified checkpoint, or (None, "") for the pretrained policy.
-
-    Raises NotFoundError if the checkpoint was never written or was deleted later.
-    """
+    """Return folder and hash of the verified checkpoint; (None, "") for the pretrained policy. Raises NotFoundError."""
     if origin["step"] == PRETRAINED_STEP:
         return None, ""
     output = origin["outputs"]["finetune"]

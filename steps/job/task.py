@@ -40,17 +40,15 @@ if TYPE_CHECKING:
 
 _UNPLAYED: Final = "cannot be played"  # In versions, instead of a champion's hash.
 _MAX_REASON: Final = 1_500  # Characters.
-IN_LOG: Final = "the task's log has the message"  # End of a recorded error that is not a PlainError.
+IN_LOG: Final = "the task's log has the message"  # Ends a recorded error that is not a PlainError.
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
-    """Return the arguments of `Part` for the parallel tasks of `build_boards` (section "boards") or else of `confirm`.
-
-    A resumed run inherits the boards, so `build_boards` has one part.
-    """
+    """Return the arguments of `Part` for the parallel tasks of `build_boards` (section "boards") or of `confirm`."""
     settings = job["settings"]
     count = int(settings["resources"]["num_tasks"])
     if section == "boards":
+        # A resumed run inherits the boards.
         count = 1 if job["origin"] is not None else min(count, settings["boards"]["num_units"])
     return [{"number": number, "count": count} for number in range(count)]
 
@@ -58,10 +56,8 @@ def parts(job: Job, section: str) -> list[dict[str, int]]:
 def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
     """Return a step's output: inherited from the origin, found in the store by its version, or computed.
 
-    Args:
-        step: Declaration.
-        flow: Metaflow's flow, with `job`, `NAME_output` of each input and, in a parallel task, `input` (its part).
-        parts: Outputs of the parallel tasks that the step joins.
+    `flow` is Metaflow's, with `job`, `NAME_output` of each input and, in a parallel task, `input`. `parts`: outputs of the parallel tasks
+    that the step joins.
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
@@ -82,7 +78,7 @@ class _Task:
         self.job: Job = flow.job
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
-        # After `resume`, this code may differ from the code that launched the run.
+        # After `resume`, this code may differ from the launcher's.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
         # As on AWS Batch, a step uses a GPU only if its resources ask for one. A chess network's games are faster on all cores.
@@ -105,10 +101,9 @@ class _Task:
 
     @cached_property
     def champion(self) -> tuple[Path | None, str]:
-        """Folder of the registry's champion (None if no champion is played), and the champion's entry in the step's version.
+        """Folder of the registry's champion (None if not played), and its entry in the step's version: weights' hash, `_UNPLAYED`, or "".
 
-        The entry is the weights' hash, `_UNPLAYED`, or "" without a champion. If the champion's own run had the same version of this step,
-        the step reuses that run's output and plays no champion.
+        A champion that an equal step of its own run made is not played: that step's output is reused.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
@@ -164,9 +159,9 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record that the attempt begins and, after an error, that it ends. Trackers log the attempt while the block runs."""
+        """Record the begin of the attempt and, after an error, its end. Trackers log the attempt meanwhile."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # An inherited output keeps its version: a new version would need files that this machine may not have.
+        # An inherited output keeps its version, because computing one needs files that this machine may lack.
         version = self.version.version if self.inherited is None else self.inherited["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
@@ -236,7 +231,7 @@ def _progress(step: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return only the type of an error that is not a PlainError, because its message may hold secrets."""
+    """Only a PlainError's message is shown, because other messages may hold secrets."""
     if isinstance(error, PlainError):
         return str(error)[:_MAX_REASON]
     if isinstance(error, SystemExit):

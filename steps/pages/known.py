@@ -1,4 +1,4 @@
-"""Reads a run's results, diagnosis and dataset. A missing or unreadable document, such as one of another code version, gives None."""
+"""Reads a run's results, diagnosis and dataset. A missing or unreadable document (such as of other code) gives None."""
 
 import sys
 from contextlib import suppress
@@ -27,7 +27,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return the diagnosis from the results, or else from `finetune`'s output."""
+    """Return the diagnosis of the results, or else of `finetune`."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is not None:
@@ -44,7 +44,7 @@ def dataset_of(run: "Run", store: "Store") -> Dataset | None:
 
 
 def summary_of(run: "Run", store: "Store") -> dict[str, str]:
-    """Return one line for each of `data`, `verdict` and `findings` that is known."""
+    """Return a line for each of `data`, `verdict` and `findings` that is known."""
     results, lines = results_of(run, store), dict[str, str]()
     if (dataset := dataset_of(run, store)) is not None:
         lines["data"] = str(dataset)

@@ -1,8 +1,9 @@
-"""`results.json`: a run's results, which the step `report` writes.
+"""`results.json`: a run's results, which the step `report` writes. A part that was not measured is None.
 
-A part that was not measured is None. A run trains its pretrained policy, the "own start", by GRPO. The candidate is the checkpoint that may
-become champion. The ladder is a set of rated opponents. Regret is the mean win probability that a policy's best moves lose on
-held-out boards.
+- Own start: the run's pretrained policy, which GRPO trains.
+- Candidate: the checkpoint that may become champion.
+- Ladder: rated opponents.
+- Regret: mean win probability that a policy's best moves lose on held-out boards.
 """
 
 from pathlib import Path
@@ -25,10 +26,10 @@ class Measurement(Document):
     name: str  # Label on pages, the same in all runs.
     unit: Unit
     estimate: Estimate  # Value and interval; games count as played.
-    adjudicated: Estimate | None = None  # Undecided games go to the side that a search finds better; not used for the verdict.
+    adjudicated: Estimate | None = None  # Undecided games go to the side that a search finds better. Not for the verdict.
     num_games: int | None = None  # None for regret.
     decides: bool = False  # True for the verdict's row: the candidate's games against its own start.
-    # Name -> value of the opponent, rules, ladder or boards; None if unknown. Only results with equal yardsticks can be compared.
+    # Opponent, rules, ladder or boards -> value (None if unknown). Results with different yardsticks cannot be compared.
     yardstick: dict[str, str | None]
     output: str  # Hash of the output with the measurement.
 
@@ -38,8 +39,8 @@ class Training(Document):
     last_step: int
     reason: str  # Reason for the end, a key of `ENDS`.
     message: str
-    mean_entropy_at_end: float | None  # Mean of the last GRPO steps at T = 1, in nats; None if not finite.
-    control: dict[str, float]  # `control/...` metrics at the end: saturated controllers, recoveries.
+    mean_entropy_at_end: float | None  # At T = 1, in nats; None if not finite.
+    control: dict[str, float]  # `control/...` metrics at the end.
 
     @property
     def end(self) -> str:
@@ -78,14 +79,14 @@ class Results(Document):
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
-    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate; None if not measured.
+    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate.
     boards: Boards
-    pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
+    pretraining: dict[str, Any]  # Report of `pretrain`.
     training: Training
     findings: Diagnosis | None  # None if the diagnosis did not run.
-    settings: dict[str, Any]  # Dotted name -> value, of all settings that steps read.
+    settings: dict[str, Any]  # Dotted name -> value.
     engine: str  # Name, and hash of its file.
-    outputs: dict[str, dict[str, str]]  # Step -> `version` and `output_hash` of its output.
+    outputs: dict[str, dict[str, str]]  # Step -> `version` and `output_hash`.
 
     @property
     def dataset(self) -> Dataset:
@@ -93,7 +94,7 @@ class Results(Document):
 
 
 def read_results(path: Path) -> Results:
-    """Raises CorruptError, or DocumentError for a file of other code."""
+    """Raises CorruptError, or DocumentError for other code's file."""
     return read_document(path, Results)
 
 

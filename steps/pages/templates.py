@@ -1,7 +1,4 @@
-"""Pages and texts of a run's results, rendered from `*.md.j2` beside this module, and the verdict for a terminal.
-
-Names, settings and messages are untrusted, so templates escape all inserted text.
-"""
+"""Pages and texts of a run's results, rendered from `*.md.j2` beside this module, and the verdict for a terminal."""
 
 import html
 import math
@@ -38,13 +35,13 @@ _HOW_TO_READ: Final = (
     "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
     ' The ladder rows ("other opponents" and below) come from other games. '
 )
-_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # The picture of gains goes from -scale to +scale Elo.
+_SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # The picture goes from -scale to +scale Elo.
 # Markdown's special characters: `]` only where a link's text could end, `_` except between two letters or digits.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
 def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
-    """Return a folder's templates. An inserted value becomes one line, escaped for HTML and then by `escaped`; Markup stays as it is."""
+    """Return a folder's templates. An inserted value, which is untrusted, is escaped for HTML and then by `escaped`. Markup stays."""
 
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
@@ -65,12 +62,12 @@ def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
 
 
 def page(template: str, **facts: Any) -> str:
-    """Render `{template}.md.j2` of this folder."""
+    """Render `{template}.md.j2`."""
     return _environment().get_template(f"{template}.md.j2").render(**facts)
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """Return the verdict in lines of at most 80 characters. No line begins with a space, because Metaflow strips leading spaces."""
+    """Return lines of at most 80 characters. No line begins with a space, because Metaflow strips leading spaces."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
     texts = (f"Verdict: {decision.verdict}. {decision.sentence}", f"{how_to_read}So {decision.outcome}.", str(results.origin or ""))
@@ -112,7 +109,7 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return a line per finding: evidence, then its cause (another finding) or meaning and advice. `is_short`: only the evidence.
+    """Return a line per finding: evidence, then its cause (another finding) or meaning and advice. `is_short`: only evidence.
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)

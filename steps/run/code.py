@@ -1,6 +1,6 @@
 """Hash of the code that computes a step's output. Docstrings, comments, functions' annotations and messages do not count.
 
-The hash is part of the step's version (`steps.run.versions`), a hash of all that the output depends on.
+The hash is part of the step's version, a hash of everything that the output depends on.
 """
 
 import ast
@@ -17,22 +17,22 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
 _IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on these modules.
 _LEFT_OUT: Final = (
-    # The version has the values that these modules provide.
+    # The version has these modules' values.
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),
     *("steps.run.machine", "steps.run.outside", "steps.run.step"),
-    "grpo.metrics.table",  # A metric's name is in the code that logs the metric; the rest is text.
+    "grpo.metrics.table",  # Metrics' names are in the code that logs; the rest is text.
     "steps.common.live_diagnosis",  # Its results are only shown.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
-"""Module -> table with a row for each kind of policy. Only the `repr` of the policy's row counts."""
-_NETWORKS: Final = "grpo.policy.networks"  # Imports the network `policy.network` by a computed name.
-_OPEN: Final = "steps.common.policies.open"  # Imports the kind's `competitor` by a computed name.
+"""Module -> table with a row for each kind of policy. Only the policy's row counts."""
+_NETWORKS: Final = "grpo.policy.networks"  # Imports by a computed name.
+_OPEN: Final = "steps.common.policies.open"  # Imports by a computed name.
 _DATA: Final = {
     "grpo.viewer.page": ("grpo/viewer/pages/*",),
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
 """Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")  # These do not count: the version has the values that STEP declares, and a card is no output.
+_VIEWS: Final = ("STEP", "card")  # The version has STEP's values, and a card is no output.
 _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
@@ -70,7 +70,7 @@ def _path_of(name: str) -> Path | None:
 
 @cache
 def _without_words(text: str) -> tuple[str, frozenset[str]]:
-    """Return the text that counts, and names of possible modules: `a.b` and `a` for `from a import b`, because `b` may be a function."""
+    """Return the text that counts, and possible modules: `a.b` and `a` for `from a import b`, because `b` may be a function."""
     tree, remover = ast.parse(text), _WordRemover()
     tree.body = [node for node in tree.body if not _is_view(node)]
     remover.visit(tree)
@@ -88,10 +88,8 @@ def _is_view(node: ast.stmt) -> bool:
 
 
 class _WordRemover(ast.NodeTransformer):
-    """Removes words, and moves imports into a list of (name in the module, dotted name)."""
-
     def __init__(self) -> None:
-        self.imports: list[tuple[str, str]] = []
+        self.imports: list[tuple[str, str]] = []  # Name in the module, dotted name.
 
     def visit(self, node: ast.AST) -> Any:
         match node:

@@ -25,7 +25,7 @@ def resume_command(run: str, places: Sequence[str] = ()) -> str:
 
 
 def refuse_settings(arguments: Sequence[str]) -> None:
-    """Raise CommandError for a wrong `--config` or `--config-value`. Metaflow's message would not show the right form."""
+    """Raise CommandError for a wrong `--config` or `--config-value`, because Metaflow's message would not show the right form."""
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )

@@ -1,10 +1,10 @@
 """Copies in S3 of outputs (folders of finished steps) and progress (folders of unfinished steps).
 
 - `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the manifest's.
-- `progress/STEP/VERSION/NUMBER-RANDOM/`: a progress folder's files, named by hash, and the index (name -> hash).
-  The highest NUMBER is the latest work. Times do not order copies, because clocks differ.
+- `progress/STEP/VERSION/NUMBER-RANDOM/`: progress, files named by hash, and the index (name -> hash). The highest NUMBER is the latest;
+  times do not order copies, because clocks differ.
 
-VERSION is a hash of all that the output depends on. A copy without its manifest or index, which is uploaded last, is incomplete.
+VERSION is a hash of all that the output depends on. The manifest or index is uploaded last; a copy without it is incomplete.
 """
 
 import json
@@ -33,7 +33,7 @@ from grpo.base.files import (
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
-_NUMBER: Final = "copy.json"  # File with the NUMBER of a progress folder's copy.
+_NUMBER: Final = "copy.json"  # File with NUMBER, in a progress folder.
 _COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
@@ -55,7 +55,7 @@ class Copies:
         return manifests
 
     def publish(self, folder: Path) -> None:
-        """Upload an output. An equal copy is overwritten, because it may be damaged."""
+        """Upload an output. Overwrites an equal copy, which may be damaged."""
         manifest = read_manifest(folder)
         prefix = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
@@ -69,7 +69,7 @@ class Copies:
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
     def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
-        """Replace the folder by the latest sound copy with a higher number, if any. Return key prefix and number for a new copy."""
+        """Replace the folder by the latest sound copy if its number is higher. Return key prefix and number for a new copy."""
         keys = self._objects.keys(_progress_prefix(step, version))
         copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
         number = 1 + max([self._fetch_progress(copies, step, folder), *(number for number, _ in copies)])
@@ -96,7 +96,7 @@ class Copies:
         return own_number
 
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
-        """Make the copy equal to the folder, and return the hashes of the copy's files; `known` has the hashes before the call.
+        """Make the copy equal to the folder. Return the hashes of the copy's files; `known` has those before the call.
 
         `copy` (key prefix) and `number` are from `begin_progress`.
         """
@@ -112,7 +112,7 @@ class Copies:
         return set(files.values())
 
     def remove_progress(self, step: str, version: str) -> None:
-        """Delete a version's progress, indexes first, because readers ignore a copy without an index."""
+        """Delete a version's progress. Indexes are first, because a copy without an index is ignored."""
         for key in sorted(self._objects.keys(_progress_prefix(step, version)), key=lambda key: not key.endswith(f"/{_INDEX}")):
             self._objects.delete(key)
 

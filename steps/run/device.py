@@ -17,14 +17,14 @@ def torch_device(machine: Machine) -> torch.device:
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
     torch.set_num_threads(machine.num_threads)
-    # Also on the CPU, threads would sum gradients of `tensor[index]` in any order. `use_deterministic_algorithms` would do the
-    # same, but import torch's compiler, which takes 1.3 seconds.
+    # Otherwise threads sum gradients of `tensor[index]` in any order, even on the CPU. `use_deterministic_algorithms` does the same,
+    # but imports torch's compiler, which takes 1.3 seconds.
     torch.set_deterministic_debug_mode("error")
-    # Filling new tensors guards against reads of uninitialized memory, but takes 5 % of a training step.
+    # Filling new tensors takes 5 % of a training step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    # cuBLAS is deterministic only with a fixed workspace, set before the first use of the GPU.
+    # cuBLAS needs a fixed workspace, set before the first use of the GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.backends.cudnn.benchmark = False
     return torch.device("cuda", 0)

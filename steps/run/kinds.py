@@ -1,9 +1,7 @@
-"""Table `PARTS`: modules of the pipeline for each kind of policy, `network` or `language`.
+"""Names of the pipeline's modules for each kind of policy, `network` or `language`. Importing them would load torch, which takes seconds.
 
-The table imports no module, because torch takes seconds to import. Each kind KIND also has the templates
-`steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (card of `pretrain`).
-
-A step's version, a hash of all that the output depends on, covers the table only as the `repr` of the kind's `Parts`.
+Each kind KIND also has the templates `steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (card of
+`pretrain`).
 """
 
 from collections.abc import Mapping
@@ -19,7 +17,8 @@ from steps import STEPS
 class Variant:
     """A step for one kind of policy.
 
-    The `repr` shows only `module`, because the version covers the settings' values anyway, and metrics do not change outputs.
+    A step's version, a hash of all that the output depends on, covers the `repr`. The `repr` has only `module`: the version covers the
+    settings' values anyway, and metrics do not change outputs.
     """
 
     module: str  # Dotted name. The module's `body` computes the output.
@@ -35,8 +34,8 @@ class Variant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts), and `more_parts`, which returns the parts below.
-    variants: Mapping[str, Variant] = field(default_factory=dict)  # By step; other steps use the body of their own file.
+    figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts` (what stands below).
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # By step.
 
     def __post_init__(self) -> None:
         if unknown := self.variants.keys() - set(STEPS):

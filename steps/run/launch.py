@@ -1,6 +1,6 @@
 """A run's nearest preset, label, and the command that starts an equal run.
 
-The nearest preset (a settings file of the project, such as `smoke`) differs from the run in the fewest settings.
+The nearest preset (a settings file of the project, such as `smoke`) differs in the fewest settings.
 """
 
 import json
@@ -43,17 +43,17 @@ class Launch:
 
 
 def launch_of(settings: Mapping[str, Any]) -> Launch:
-    r"""Return the preset nearest to complete settings, and the differences.
+    """Return the nearest preset of complete settings, and the differences.
 
-    >>> launch_of(read_settings('preset = "smoke"\nseed = 3').model_dump(mode="json"))
+    >>> launch_of(read_settings('preset = "smoke"\
+    seed = 3').model_dump(mode="json"))
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     values = flattened(settings)
-    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # The default first: `min` takes the first of equals.
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # `min` takes the first of equals.
     launches = []
     for name in names:
         preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))
-        # TOML has no None, so a setting is None only by default. No preset changes such a default, so no difference is None.
         differences = {key: value for key, value in values.items() if key not in preset or preset[key] != value}
         launches.append(Launch(preset=name, differences=differences, seed=values[_SEED]))
     return min(launches, key=lambda launch: len(launch.differences))

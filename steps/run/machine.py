@@ -15,11 +15,11 @@ from urllib.parse import quote, unquote
 from grpo.base.errors import PlainError
 
 _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
-# Names of environment variables, up to `MIRROR`.
+# Environment variables.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
-SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names of secrets in AWS Secrets Manager, comma-separated. Containers get the secrets as variables.
+SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names in AWS Secrets Manager, comma-separated; containers get the secrets as variables.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OFF: Final = "off"  # No copy; the default.
@@ -39,9 +39,9 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
+    num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. Changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
-    is_container: bool = False  # Whether this is a container of AWS Batch.
+    is_container: bool = False  # A container of AWS Batch.
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
     mirror: str = OFF  # CHESS_GRPO_WANDB.
 
@@ -90,7 +90,7 @@ def _one_of(name: str, allowed: Sequence[str]) -> str:
 
 
 def store_place(environment: Mapping[str, str]) -> str:
-    """Return CHESS_GRPO_STORE: an S3 address unchanged, a folder as an absolute path, or "" if unset.
+    """Return CHESS_GRPO_STORE: an S3 address, a folder's absolute path, or "".
 
     Raises MachineError for a scheme other than `s3`, an invalid bucket name, and an address with keys, user or query.
     """
@@ -114,7 +114,7 @@ def is_container(environment: Mapping[str, str]) -> bool:
 
 
 def sqlite_address(file: Path) -> str:
-    """Return a tracking store's address, quoted for SQLAlchemy.
+    """Quote a file for SQLAlchemy.
 
     >>> sqlite_address(Path("/what?/50%/mlflow.db"))
     'sqlite:////what%3F/50%25/mlflow.db'
@@ -123,7 +123,7 @@ def sqlite_address(file: Path) -> str:
 
 
 def sqlite_file(tracking_uri: str) -> Path | None:
-    """Return the file of an SQLite tracking store; None for any other store.
+    """Return an SQLite store's file, or None.
 
     >>> sqlite_file("sqlite:////shared/50%25/mlflow.db")
     PosixPath('/shared/50%/mlflow.db')
@@ -134,7 +134,7 @@ def sqlite_file(tracking_uri: str) -> Path | None:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose addresses keep only scheme, host, port and path; an SQLite address stays.
+    """Keep only scheme, host, port and path of addresses in a text.
 
     >>> without_secrets("postgresql://me:S3cret@host/db?password=S3cret refuses")
     'postgresql://host/db refuses'
@@ -147,5 +147,5 @@ def _shown(address: re.Match[str]) -> str:
     location, _, query = rest.replace("#", "?").partition("?")
     if rest.startswith("/"):  # A local file or database: an @ belongs to the path.
         return f"{scheme}{location}"
-    # If an @ follows a question mark, the password may contain the question mark.
+    # If an @ follows, the question mark may belong to the password.
     return f"{scheme}..." if "@" in query else f"{scheme}{location.rpartition('@')[2]}"

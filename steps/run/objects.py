@@ -11,8 +11,8 @@ from grpo.base.errors import PlainError
 from grpo.base.files import create_file
 from grpo.settings.types import S3_SCHEME
 
-_CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")  # Another writer was first, or is writing now.
-_ABSENT: Final = ("NoSuchKey", "404")  # Missing object; 404 answers a HEAD request.
+_CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
+_ABSENT: Final = ("NoSuchKey", "404")  # 404 answers a HEAD request.
 _NUM_READS: Final = 3
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
@@ -39,20 +39,20 @@ class FolderObjects:
             return None
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object unless it exists; return whether it was written."""
+        """Write an object unless it exists. Return whether it was written."""
         return create_file(self._folder / key, data)
 
     def keys(self, prefix: str) -> list[str]:
         keys: list[str] = []
-        for folder, subfolders, names in os.walk(self._folder / prefix):  # Skips folders that are removed meanwhile.
-            # Unfinished objects are in hidden folders. `os.walk` does not enter a folder that is removed from its list.
+        for folder, subfolders, names in os.walk(self._folder / prefix):
+            # Hidden folders have unfinished objects; `os.walk` does not enter them now.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)
 
 
 class S3Objects:
-    """Objects below `s3://BUCKET/PREFIX`. All methods raise StoreError if S3 refuses or fails after retries."""
+    """Objects below `s3://BUCKET/PREFIX`. All methods raise StoreError if S3 refuses, or fails after retries."""
 
     def __init__(self, address: str) -> None:
         import boto3.session
@@ -61,7 +61,7 @@ class S3Objects:
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        # Not boto3's default session, because threads would share it, and sessions are not thread-safe.
+        # Threads would share boto3's default session, which is not thread-safe.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
             self._client = boto3.session.Session().client("s3", config=settings)
@@ -77,7 +77,7 @@ class S3Objects:
             return None
 
     def _body(self, key: str) -> bytes:
-        """Retry reading after a broken connection, because botocore retries only requests."""
+        """Retry after a broken connection, because botocore retries only requests."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):
@@ -99,7 +99,7 @@ class S3Objects:
                     raise
             else:
                 return True
-        # If S3's answer was lost, botocore's retry conflicts with the first try. Equal content then means success.
+        # After a lost answer, botocore's retry conflicts with its first try: equal content means success.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:
@@ -141,6 +141,6 @@ def _s3_errors() -> tuple[type[Exception], ...]:
 
 
 def _code(error: Exception) -> str:
-    """Return S3's error code, or "" if S3 did not answer. An upload's error has the code only in its message."""
+    """Return S3's error code, or "". An upload's error has the code only in its message."""
     match = _CODE.search(str(error))
     return "" if match is None else match[1]

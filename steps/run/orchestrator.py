@@ -1,4 +1,4 @@
-"""Checks of Metaflow's configuration and metadata service, because Metaflow reports faults as tracebacks."""
+"""Checks of Metaflow's configuration and metadata service, whose faults Metaflow reports as tracebacks."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class OrchestratorError(PlainError, RuntimeError):
 def configuration(environment: Mapping[str, str]) -> str:
     """Return the path of Metaflow's configuration file, or a note that there is none.
 
-    Raises OrchestratorError if the file is unreadable or no JSON object, or if METAFLOW_PROFILE has no file.
+    Raises OrchestratorError for a file that is unreadable or no JSON object, and for a METAFLOW_PROFILE without a file.
     """
     require_home()
     home = Path(environment.get("METAFLOW_HOME", "~/.metaflowconfig")).expanduser()
@@ -41,7 +41,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Raise OrchestratorError if the service's address is not set, or if the service does not answer or reports an error."""
+    """Raise OrchestratorError if the service has no address, does not answer, or reports an error."""
     import requests
     from metaflow import metaflow_config
 

@@ -28,16 +28,13 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     boards = settings.boards
     files = find_files(boards.files) if boards.files else []
     excluded = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
-    # The dataset's rows contain the names of the game files, so the version includes the names.
+    # The dataset's rows contain the files' names.
     sources = {f"file {file.name}": fingerprint(file) for file in files}
     return {"engine": str(identify(machine.stockfish))} | sources | excluded
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
-    """Return name -> default of the settings in a kind's section, such as `[language]`, that `pretrain` does not read.
-
-    `pretrain` writes these defaults, not the run's values, into the policy's folder.
-    """
+    """Return name -> default of the settings in a kind's section that `pretrain` does not read. The policy's folder has these defaults."""
     section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
     fields = type(getattr(Settings(), section)).model_fields if section else {}
     return {name: field.default for name, field in fields.items() if not is_within(f"{section}.{name}", reads)}
@@ -51,7 +48,7 @@ def _model(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG
 
 
 def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Return {} without a book: code then makes the openings, and the version covers the code anyway."""
+    """Return {} without a book: code then makes the openings, and the version covers code."""
     book = settings.evaluation.opening_book
     return {"opening book": fingerprint_of_all(book_files(book))} if book else {}
 

@@ -12,7 +12,7 @@ from grpo.base.processes import signal_when_parent_ends
 
 NO_RETRY: Final = 202  # Exit code after which Metaflow does not retry the task.
 RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
-# Environment variables that tasks inherit, except on AWS Batch.
+# Environment variables. Tasks inherit them, except on AWS Batch.
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"  # Token of the process that launched or resumed the run.
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Id of the parent process.
 _ENDED: Final = 128 + signal.SIGTERM
@@ -54,11 +54,10 @@ def _start(process: int) -> str | None:
 
 
 def end_with_parent(*, unwinds: bool = False) -> None:
-    """End this process when its parent in the flow ends (Linux only). Call this once, in the main thread, before anything else.
+    """End this process when its parent in the flow ends (Linux only). Call this first, in the main thread.
 
-    The kernel sends SIGTERM (PR_SET_PDEATHSIG) when the thread that started this process ends, so only the
-    parent's main thread may start this process.
-    With `unwinds`, SIGTERM raises SystemExit, and cleanup runs.
+    The kernel sends SIGTERM (PR_SET_PDEATHSIG) when the thread that started this process ends, so only the parent's main thread may start
+    this process. With `unwinds`, SIGTERM raises SystemExit, so cleanup runs.
     """
     parent = os.environ.get(PARENT_VARIABLE)
     os.environ[PARENT_VARIABLE] = str(os.getpid())

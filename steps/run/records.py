@@ -1,15 +1,14 @@
 """Records of runs in the store, each written once.
 
-A task runs a step, or one part of a parallel step. An attempt is one try of a task. The launcher is the process that started or resumed
-the run; its token (`steps.run.processes`) shows whether it still lives. On AWS Batch the token is empty.
+A task runs a step, or one part of a parallel step; an attempt is one try of a task. The launcher is the process that started or resumed the
+run. The launcher's token shows whether it still lives; on AWS Batch the token is empty.
 
 - `runs/RUN/start.json`: facts of the run.
-- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: beginning and end of an attempt. A later attempt has a higher NUMBER. Times do not
-  order attempts, because clocks differ.
-- `marks/RUN/NUMBER.order`: a later run has a higher NUMBER.
-- `marks/RUN/COUNT.MARK`: state of the run after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user),
-  `published` (complete in the tracking store), or `reopened` (another attempt began; cancels the marks up to COUNT).
-- `aliases/ID.json`: first id of the run to which Metaflow's `resume` gave the second id ID.
+- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: an attempt. The latest has the highest NUMBER; clocks differ, so times do not order.
+- `marks/RUN/NUMBER.order`: the latest run has the highest NUMBER.
+- `marks/RUN/COUNT.MARK`: state after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user), `published`
+  (complete in the tracking store), or `reopened` (another attempt began; cancels the marks up to COUNT).
+- `aliases/ID.json`: first id of the run to which Metaflow's `resume` gave the id ID.
 """
 
 import os
@@ -48,7 +47,7 @@ Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970; milliseconds
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # Such as RUN/STEP or `smoke/peak`.
+    name: str  # Such as `17/400` or `smoke/peak`.
     run: Id
     step: int  # GRPO step; 0 is the pretrained policy.
 
@@ -60,10 +59,10 @@ class RunFacts(TypedDict):
     settings: dict[str, Any]
     code: CodeFacts
     tracking: str  # Address of the tracking store, without secrets.
-    command: str  # Shell command that starts an equal run.
+    command: str  # Starts an equal run.
     label: str  # Name in trackers.
     tags: dict[str, str]
-    head: str  # First part of the trackers' description, in Markdown.
+    head: str  # Begin of the trackers' description (Markdown).
     texts: dict[FileName, str]  # The settings as typed, by file name.
     origin: OriginFacts | None
     started: Seconds
@@ -104,7 +103,7 @@ _ENDED_FORM: Final = TypeAdapter(_Ended)
 class Attempt:
     run: str
     step: str
-    part: str  # Parallel task, such as "1 of 2"; empty for a step of one task.
+    part: str  # Such as "1 of 2"; empty for a step of one task.
     number: int  # From 0, among the run's attempts.
     version: str
     started: float  # Seconds since 1970.
@@ -114,11 +113,11 @@ class Attempt:
     ended: float | None = None  # Seconds since 1970; of a killed process, an estimate.
     output: StepOutput | None = None
     error: str = ""
-    num_lines: int | None = None  # Lines of the journal (metrics) at a failed or killed end; 0 if finished; None if no end is recorded.
+    num_lines: int | None = None  # Lines of the journal (metrics) at a failed or killed end; 0 if finished.
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
-        """Record the end at `at` (seconds since 1970; 0: now), and return the ended attempt. An existing record stays."""
+        """Record the end, and return the ended attempt. `at`: seconds since 1970, or 0 for now. An existing record stays."""
         num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
         self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
@@ -127,7 +126,7 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class _Marks:
-    """Highest number in the names of each of a run's marks; -1 without the mark."""
+    """Highest number of each mark of a run; -1 without the mark."""
 
     order: int = -1
     over: int = -1
@@ -149,7 +148,7 @@ class _Marks:
 
 
 class Run:
-    """A run as recorded. Only a new object shows later changes."""
+    """Only a new object shows later changes."""
 
     def __init__(self, store: Store, facts: RunFacts, keys: Iterable[str], marks: _Marks) -> None:
         self._store, self.facts, self.name, self._marks = store, facts, facts["run"], marks
@@ -159,7 +158,7 @@ class Run:
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, earliest first. An attempt without a recorded end counts as killed if its task has a later attempt."""
+        """All attempts, earliest first. An attempt whose end is not recorded counts as killed if its task has a later attempt."""
         begun = self._store.read_all(self._begun, _BEGUN_FORM)
         ended = self._store.read_all(self._ended, _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
@@ -190,7 +189,7 @@ class Run:
     def status(self) -> Status:
         """`finished` after the step `end`, else `running` while the launcher lives, else `failed` or `killed`.
 
-        If the launcher's state is unknown (another machine), a failed or killed task ends the run unless another task is running.
+        A launcher on another machine counts as alive while a task is running, and until a task fails or is killed.
         """
         if self.attempts and (self.attempts[-1].step, self.attempts[-1].status) == (LAST, "finished"):
             return "finished"
@@ -206,12 +205,12 @@ class Run:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` to resume the run."""
+        """Values of `--with` for a resume."""
         return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
 
     @property
     def other_ids(self) -> tuple[str, ...]:
-        """Second ids, which Metaflow's command `resume` gave."""
+        """Ids that Metaflow's `resume` gave."""
         ids = dict.fromkeys(attempt.task.partition("/")[0] for attempt in self.attempts)
         return tuple(other for other in ids if other not in ("", self.name))
 
@@ -252,9 +251,9 @@ class Run:
 
     @property
     def failure(self) -> Attempt | None:
-        """Latest failed attempt, else latest killed attempt, of tasks that were not tried again."""
+        """Latest failed attempt, else latest killed one, of tasks that were not tried again."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
-        # When a task fails, the scheduler kills the parallel tasks, so the failed attempt is the cause.
+        # After a failure, the scheduler kills the parallel tasks.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 
@@ -263,14 +262,14 @@ class Runs:
         self._store = store
 
     def begin_run(self, facts: RunFacts) -> None:
-        """Record that a run starts; a second call for the run changes nothing."""
+        """Record that a run starts. A second call changes nothing."""
         marks = self._marks()
         if facts["run"] not in marks:
             self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})
         self._store.create(_start(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
-        """Record that an attempt begins, and reopen a run that was over, stopped or published."""
+        """Record that an attempt begins; reopen a run that was over, stopped or published."""
         facts: dict[str, Any] = {"step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time(), "task": os.environ.get(TASK, "")}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
@@ -300,7 +299,7 @@ class Runs:
         return self._named([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
-        """Return the run with this first or second id; None if missing or damaged."""
+        """Return the run with this first or later id; None if missing or damaged."""
         if re.fullmatch(ID_PATTERN, run) is None:
             return None
         if (facts := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
@@ -317,7 +316,7 @@ class Runs:
         return [closed for run in gone if (closed := self.close(run)).status != "finished"]
 
     def close(self, run: Run) -> Run:
-        """Record that the running attempts were killed and the run is over. The launcher must be gone or be this process."""
+        """Record that the running attempts were killed and the run is over. The launcher must be gone, or be this process."""
         error = _STOPPED if run._marks.is_stopped else _LOST
         for attempt in run.attempts:
             if attempt.ended is None:

@@ -36,11 +36,11 @@ class StepOutput(TypedDict):
     step: StepName
     version: VersionHash
     output_hash: Hash
-    reused: bool  # Whether the output existed already.
+    reused: bool  # The output existed already.
 
 
 class Outside(StrEnum):
-    """Inputs that no step computes; `steps.run.outside` hashes them."""
+    """Inputs that no step computes."""
 
     ENGINE = "engine"
     DEVICE = "device"
@@ -51,7 +51,7 @@ class Outside(StrEnum):
 
 
 class OfRun(StrEnum):
-    """Facts of the run that can be inputs of a step."""
+    """Facts of the run that are inputs of a step."""
 
     CHECKPOINT = "checkpoint"  # The origin's.
     CHAMPION = "champion"  # Registry's champion, the candidate's opponent.
@@ -61,22 +61,22 @@ class OfRun(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The version covers the name and the values of the declared settings and inputs, not the text of the declaration."""
+    """The version covers the name, and the values of the declared settings and inputs."""
 
-    name: str  # The file `NAME.py` has `body` (computes the output) and `card` (draws the output).
-    says: str  # Purpose of the step.
+    name: str  # Name of the file, which has `body` (computes the output) and `card` (draws it).
+    says: str
     reads: tuple[str, ...] = ()  # Sections and dotted names of settings. `body` gets no others.
-    reads_kind: bool = False  # Whether also the section of the policy's kind is read, such as `[language]`.
+    reads_kind: bool = False  # Also reads the section of the policy's kind, such as `[language]`.
     inputs: tuple[StepName, ...] = ()
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
-    joins: str = ""  # Pattern of the files that this step joins from parallel tasks; the version covers their hashes.
+    joins: str = ""  # Pattern of the files that this step joins from parallel tasks.
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
     pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
-    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run, too.
-    resources: Literal["training", "games", "others"] = "others"  # Row of the settings' `resources`, for AWS Batch.
-    is_inherited: bool = False  # Whether a resumed run takes the origin's output, even if the code has changed.
-    is_registered: bool = False  # Whether the registry stores the output beside each peak.
+    headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run.
+    resources: Literal["training", "games", "others"] = "others"  # Row of `resources`, for AWS Batch.
+    is_inherited: bool = False  # A resumed run takes the origin's output, even if the code has changed.
+    is_registered: bool = False  # The registry stores the output beside each peak.
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.inputs if name not in STEPS] + unknown_settings(self.reads)

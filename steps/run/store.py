@@ -2,10 +2,10 @@
 
 - Version: hash of all that a step's output depends on. Equal versions have equal outputs.
 - Output: folder `outputs/STEP/VERSION/` with a manifest (hash of each file). Outputs never change, so machines need no lock.
-- Progress: folder `progress/STEP/VERSION/`. The processes of one disk share the folder, so each locks the version while it works.
-- Record: a small JSON object about a run (`steps.run.records`).
+- Progress: folder `progress/STEP/VERSION/`. The processes of a disk share the folder, so a process locks the version while it works.
+- Record: a small JSON object about a run.
 
-With S3, outputs and progress lie in the home (`Machine.home`) and are copied to S3 (`steps.run.copies`).
+With S3, outputs and progress are in `Machine.home` and are copied to S3.
 """
 
 import os
@@ -51,7 +51,7 @@ class MissingFileError(CorruptError, FileNotFoundError):
 
 class Store:
     def __init__(self, place: str | Path, home: Path) -> None:
-        """Take a folder or `s3://BUCKET/PREFIX`, and the home."""
+        """`place`: a folder or `s3://BUCKET/PREFIX`."""
         self._place = str(place)
         self._objects: FolderObjects | S3Objects
         if self._place.startswith(S3_SCHEME):
@@ -68,7 +68,7 @@ class Store:
         return self._place
 
     def folder(self, step: str, version: str) -> Path:
-        """Return an output's path on this disk. The folder may not exist."""
+        """Return an output's path on this disk, which may not exist."""
         return self._folder / "outputs" / step / version
 
     def progress(self, step: str, version: str) -> Path:
@@ -80,10 +80,7 @@ class Store:
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
     def open(self, output: StepOutput) -> Path:
-        """Verify an output and return its folder; download a copy from S3 if needed.
-
-        Raises CorruptError if neither this disk nor S3 has a complete copy.
-        """
+        """Verify an output and return its folder; fetch it from S3 if needed. Raises CorruptError without a complete copy."""
         if self._verified(output["step"], output["version"], output["output_hash"]) is None:
             raise CorruptError(f"{self} has no complete copy of the output {output['output_hash'][:12]} of {output['step']}")
         return self.folder(output["step"], output["version"])
@@ -92,34 +89,33 @@ class Store:
         return read_manifest(self.open(output))
 
     def file(self, output: StepOutput, name: str) -> Path:
-        """Return a file or folder of a verified output. Raises CorruptError as `open` does, or MissingFileError."""
+        """Return a file or folder of a verified output. Raises CorruptError, or MissingFileError."""
         if not (path := self.open(output) / name).exists():
             raise MissingFileError(f"the output of {output['step']} in {self.place(output)} has no {name}: other code made it")
         return path
 
     @contextmanager
     def making(self, step: str, version: str) -> Iterator["Making"]:
-        """Yield a `Making`. If its `output` is None, the block makes this version's output with `filling`.
+        """Yield a `Making`. If its `output` is None, the block makes the output with `filling`.
 
-        Only one process of a disk has the `Making` of a version; the others wait. With S3, newer progress is downloaded first. Progress
-        is deleted after the output is stored.
+        Other processes of the disk wait. With S3, newer progress is fetched first. Progress is deleted when the output is stored.
         """
         progress, lock = self.progress(step, version), self._folder / "locks" / f"{step}-{version}"
         with locked(lock, lambda holder: print(f"{step}: {holder} makes this output now (it holds {lock}): waiting for it", flush=True)):
-            # Killed processes leave temporary folders, whose hard links would keep deleted outputs on the disk.
+            # Killed processes leave folders, whose hard links would keep deleted outputs on the disk.
             for folder in (progress, self.folder(step, version)):
                 remove_abandoned(folder)
             making = Making(self, step, version)
             yield making
             if making.output is not None:
-                with suppress(StoreError):  # After a failure, the next process with this version deletes the copies.
+                with suppress(StoreError):  # The next process with this version deletes the copies.
                     if self._copies is not None:
                         self._copies.remove_progress(step, version)
                 if progress.exists():
                     remove_folder(progress)
 
     def _verified(self, step: str, version: str, wanted: str = "") -> dict[str, Any] | None:
-        """Return a complete output's manifest or None; download a copy from S3 if needed. `wanted`: output hash, "" for any."""
+        """Return a complete output's manifest, or None. `wanted`: output hash, "" for any."""
         folder = self.folder(step, version)
         if folder.exists():
             try:
@@ -145,14 +141,14 @@ class Store:
         return True
 
     def create(self, key: str, facts: Mapping[str, Any]) -> bool:
-        """Write a record unless the key, such as `runs/17/start.json`, has one; return whether it was written.
+        """Write a record unless the key, such as `runs/17/start.json`, exists. Return whether it was written.
 
         The record's hash covers the key, so `read_all` detects a moved record.
         """
         return self._objects.create(key, json_text({**facts, _RECORD_HASH: seal(facts, place=key)}).encode())
 
     def read_all(self, keys: Iterable[str], form: TypeAdapter[T]) -> dict[str, T]:
-        """Return key -> record. Missing records are left out; damaged, moved or malformed records too, with a warning."""
+        """Return key -> record, without missing records. Damaged, moved or malformed records are left out with a warning."""
         wanted, records = list(keys), dict[str, T]()
         with ThreadPoolExecutor(_NUM_AT_ONCE) as pool:
             for key, data in zip(wanted, pool.map(self._objects.get, wanted), strict=True):
@@ -170,22 +166,20 @@ class Store:
         return self._objects.keys(prefix)
 
     def probe(self) -> None:
-        """Write, list and read a record. Raises StoreError if S3 fails or the record is lost, StorageError if a folder is not writable."""
-        self.create(key := "probe/record.json", {})  # Tests the permission to write, even if the record exists.
+        """Write, list and read a record. Raises StoreError if S3 fails or loses the record, StorageError if a folder is not writable."""
+        self.create(key := "probe/record.json", {})  # Needs permission to write, even if the record exists.
         if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
             raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
 
 
 class Making:
-    """An output that exists or is being made."""
-
     def __init__(self, store: Store, step: str, version: str) -> None:
         self._store, self._step, self._version = store, step, version
         self._copy, self._number, self._saved_hashes = "", 0, set[str]()
         self.progress = store.progress(step, version)
         was_local = store.folder(step, version).exists()
         manifest = store._verified(step, version)
-        self.output = None if manifest is None else _output(manifest)  # None until the output is in the store.
+        self.output = None if manifest is None else _output(manifest)  # None until the output is stored.
         if manifest is not None:
             # An earlier upload may have failed.
             if was_local and store._copies is not None and manifest not in store._copies.outputs(step, version).values():
@@ -198,7 +192,7 @@ class Making:
             remove_leftovers(self.progress)
 
     def save(self) -> None:
-        """Make the copy in S3, if used, equal to `progress`."""
+        """Copy `progress` to S3, if used."""
         if self._store._copies is not None:
             try:
                 self._saved_hashes = self._store._copies.save_progress(self._copy, self._number, self.progress, self._saved_hashes)
@@ -207,7 +201,7 @@ class Making:
 
     @contextmanager
     def filling(self, facts: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield an empty folder, which becomes the output with `facts` in its manifest if the block succeeds."""
+        """Yield an empty folder. If the block succeeds, the folder becomes the output, with `facts` in its manifest."""
         target = self._store.folder(self._step, self._version)
         with atomic_folder(target) as folder:
             yield folder

@@ -1,4 +1,4 @@
-"""Terminal output of a pipeline step: progress, time left and the latest metrics once a minute, and new events at once."""
+"""Terminal output of a pipeline step: progress and metrics once a minute, new events at once."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -9,7 +9,7 @@ from grpo.metrics.table import FINDING
 
 _SECONDS_TO_FIRST_LINE: Final = 10.0
 _SECONDS_BETWEEN_LINES: Final = 60.0
-_MIN_UNITS: Final = 5  # Fewer give no estimate: the first unit's time includes loading, which would distort a short mean.
+_MIN_UNITS: Final = 5  # Fewer give no estimate, because the first unit's time includes loading.
 
 
 class Pace:
@@ -68,14 +68,14 @@ class TerminalSink:
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Print each finding of the diagnosis, and each other event the first time. Later progress lines count the repetitions."""
+        """Print each event's first occurrence, and each finding. Progress lines count the repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
                 self._events[event.name] += 1
                 continue
             self.say(f"step {record.step:,}: {event.name}: {event.message}")
-            if event.name != FINDING:  # Findings differ, so each is printed.
+            if event.name != FINDING:  # Findings differ.
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:

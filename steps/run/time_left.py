@@ -7,7 +7,7 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-# Seconds in a default run on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`, so it adds no time.
+# Seconds on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`, so it adds no time.
 _MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,
@@ -23,7 +23,7 @@ _MEASURED_SECONDS: Final = {
 
 
 def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
-    """Return step -> median seconds, over the finished runs of this preset that computed the step."""
+    """Return step -> median seconds, over finished runs of the preset that computed the step."""
     step_seconds: dict[str, list[float]] = {}
     for run in runs:
         if run.facts["preset"] == preset and run.status == "finished":
@@ -35,7 +35,7 @@ def usual_seconds(runs: Iterable[Run], preset: str) -> dict[str, float]:
 def seconds_left(run: Run, step: str, usual: Mapping[str, float]) -> float | None:
     """Return the estimated seconds from the beginning of `step` to the run's end, as if no output were reused.
 
-    `usual` is from `usual_seconds`. If empty, the speed of the run's computed steps scales `_MEASURED_SECONDS`; None before the first.
+    `usual` is from `usual_seconds`. If empty, the run's own pace counts; None before a step has finished.
     """
     remaining = [name for name in STEPS[STEPS.index(step) :] if name in _MEASURED_SECONDS]
     if usual:

@@ -15,8 +15,8 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Locked packages; inside `steps`, so installations have the file.
-CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable with the launching checkout's CodeFacts (JSON), for containers without git.
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Locked packages.
+CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable: the launcher's CodeFacts (JSON), for containers without git.
 
 
 @STRICT
@@ -29,20 +29,17 @@ class CodeFacts(TypedDict):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
     version: str
-    parts: Mapping[str, Any]  # The version is the hash of these parts.
+    parts: Mapping[str, Any]  # What the version hashes.
 
 
 def step_version(
     step: Step, policy: PolicyConfig, *, settings: Mapping[str, Any], inputs: Mapping[str, str], code: Mapping[str, Any]
 ) -> StepVersion:
-    """Return a step's version.
+    """Hash what a step's output depends on.
 
-    Args:
-        step: declaration; its name counts, and the code of its module.
-        policy: settings; kind and network choose the modules that count.
-        settings: the settings that the step reads, as JSON data.
-        inputs: name -> hash, of inputs from other steps, files, engine and machine.
-        code: `lock` from `describe_code()`, and `fresh`: the id of a run that reuses no output, else empty.
+    - `settings`: the settings that the step reads, as JSON data
+    - `inputs`: name -> hash, of other steps' outputs, files, engine and machine
+    - `code`: `lock` of `describe_code()`, and `fresh`, the id of a run that reuses no output (else empty)
     """
     parts = {
         "step": step.name,
@@ -52,7 +49,7 @@ def step_version(
         "lock": code["lock"],
         "fresh": code.get("fresh", ""),
     }
-    return StepVersion(version=sha256_json(parts)[:24], parts=parts)  # 24 hex digits are unique in practice.
+    return StepVersion(version=sha256_json(parts)[:24], parts=parts)
 
 
 def describe_code() -> CodeFacts:

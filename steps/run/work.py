@@ -4,7 +4,7 @@ The journal, `aside/journal.jsonl` in the progress folder, has one line per reco
 the journal is cut back to the last checkpoint, and the step logs the later records again, with the original times. So trackers can log each
 line once, by its number.
 
-The history, `history.jsonl`, has the records that are not aside, without times. The output's hash covers the history but not the journal.
+The history, `history.jsonl`, has the records without times. The output's hash covers the history, not the journal.
 """
 
 import json
@@ -52,7 +52,7 @@ class Part:
     count: int
 
     def of(self, numbers: Sequence[int]) -> list[int]:
-        """Return the numbers of this task, such as 1, 4, 7 for `number` 1 of `count` 3."""
+        """Return this task's numbers, such as 1, 4, 7 for `number` 1 of `count` 3."""
         return [number for number in numbers if number % self.count == self.number]
 
 
@@ -63,16 +63,16 @@ class Work:
     machine: Machine
     inputs: Mapping[str, Path] = field(default_factory=dict)  # Step in `Step.inputs` -> folder of its verified output.
     of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if they exist.
-    parts: Sequence[Path] = ()  # Folders of the joined parallel tasks' outputs.
+    parts: Sequence[Path] = ()  # Outputs of the joined parallel tasks.
     part: Part = Part(number=0, count=1)
     facts: Mapping[str, Any] = field(default_factory=dict)  # `settings`: the version's settings; input -> hash.
     progress_folder: Path  # Survives a kill; contains the journal.
-    listeners: tuple[Listener, ...] = ()  # After a kill they receive earlier records again.
+    listeners: tuple[Listener, ...] = ()  # After a kill they get earlier records again.
     say: Callable[[str], None] = print
-    saved: Callable[[], None] = lambda: None  # The body calls this after each save of progress.
-    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events for the listeners.
+    saved: Callable[[], None] = lambda: None  # Called after each save of progress.
+    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events.
     _rows: list[dict[str, Any]] = field(default_factory=list)
-    _old_times: deque[int] | None = None  # Times (ms since 1970) of cut lines, for the same records; None before `go_on_after`.
+    _old_times: deque[int] | None = None  # Times (ms since 1970) of cut lines; None before `go_on_after`.
 
     def __post_init__(self) -> None:
         self._rows = read_journal(self.progress_folder)
@@ -84,7 +84,7 @@ class Work:
         return torch_device(self.machine)
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
-        """Append a record to the journal. `is_aside` keeps records such as times, which equal runs do not share, out of the history."""
+        """Append a record to the journal. The history has no records that are aside, such as times, which differ between equal runs."""
         refuse_undeclared(record)
         if self._old_times is None:
             self.go_on_after(-1)
@@ -99,11 +99,11 @@ class Work:
             listener.progress(done, total, unit)
 
     def history(self) -> tuple[Record, ...]:
-        """Return the journal's records, also from before a kill, without those aside."""
+        """Return the records, also from before a kill, without those aside."""
         return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
-        """After a kill, keep the journal's records up to this step (-1: none), and send them to the listeners."""
+        """After a kill, keep the records up to this step (-1: none), and send them to the listeners."""
         old_rows = self._rows
         self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, old_rows))
         self._old_times = deque(row["time"] for row in old_rows[len(self._rows) :])
@@ -128,13 +128,13 @@ class Work:
 
 
 def read_history(folder: Path) -> list[Record]:
-    """Return the history of a finished step. Raises CorruptError for a line that is no record."""
+    """Return a finished step's records. Raises CorruptError."""
     path = folder / HISTORY
     return [record_of(parse_json_object(line, path), path) for line in path.read_bytes().splitlines()]
 
 
 def read_journal(folder: Path) -> list[dict[str, Any]]:
-    """Return the journal's rows in a progress folder or output, up to the first incomplete or changed line."""
+    """Return the rows up to the first incomplete or changed line. `folder`: progress or output."""
     rows: list[dict[str, Any]] = []
     with suppress(FileNotFoundError, NotADirectoryError), (folder / JOURNAL).open("rb") as file:
         for line in file:
@@ -169,7 +169,7 @@ def record_row(record: Record) -> dict[str, Any]:
 
 
 def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
-    """Return the record of a row; metrics may have any names. Raises CorruptError, which names `place`."""
+    """Return a row's record. Raises CorruptError, which names `place`."""
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))

@@ -24,7 +24,7 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# Hides logged tracebacks, because the exceptions are raised too, and the progress of a database's creation.
+# Hides tracebacks, whose exceptions are raised too, and the progress of a database's creation.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 
@@ -34,7 +34,7 @@ CHILD: Final = "chess_grpo.child"  # Tag of a child (a step): PARENT'S TAG/STEP/
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-# Variables of accounts. MLflow and databases' drivers send an account to any server that they connect to.
+# Accounts, which MLflow and databases' drivers send to any server.
 _SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
@@ -51,9 +51,9 @@ class TrackingStore:
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the tracking store at `belongs_to`, an address without secrets; this machine's secrets are used for its own store.
+        """Return the store at `belongs_to`, an address without secrets. This machine's account is used only for its own store.
 
-        Raises TrackingAwayError if another store's SQLite file is missing, or if this machine's account would be sent to another store.
+        Raises TrackingAwayError if another store's SQLite file is missing, or if the account would be sent to another store.
         """
         if machine.shown_uri == belongs_to:
             return cls(machine.tracking_uri)
@@ -68,7 +68,7 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError unless artifacts' `address` is the server's, cloud storage, or (without a remote server) a folder."""
+        """Raise TrackingRefusedError unless `address` is in the server, cloud storage, or (without a remote server) a folder."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
@@ -88,7 +88,7 @@ class TrackingStore:
 
     @cached_property
     def client(self) -> MlflowClient:
-        """Two first connections at once would corrupt a new SQLite file, so a lock guards the connection."""
+        """A lock guards the connection, because two first connections at once would corrupt a new SQLite file."""
         with nullcontext() if self._file is None else locked(self._file.parent / "mlflow.lock"):
             return MlflowClient(self._uri, registry_uri=self._uri)
 
@@ -121,10 +121,7 @@ def ignore_existing() -> Iterator[None]:
 
 @contextmanager
 def long_timeout() -> Iterator[None]:
-    """Raise MLflow's HTTP timeout to 120 s or more while the block transfers files.
-
-    All threads share the variable, so a thread that leaves its block also ends another thread's long timeout.
-    """
+    """Raise MLflow's HTTP timeout to 120 s or more while the block transfers files. All threads share the timeout."""
     os.environ[_TIMEOUT] = str(max(_SECONDS_FOR_FILES, int(_SHORT)))
     try:
         yield

@@ -50,12 +50,12 @@ class EmptyRegistryError(NotFoundError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
-    """A policy on this machine. If a manifest records the files' hashes, they were verified."""
+    """A policy on this machine; files in a manifest were verified."""
 
     folder: Path
-    run: str  # Metaflow's id, or the folder's name if the id is unknown.
+    run: str  # Metaflow's id, or the folder's name.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
-    record: Run | None = field(default=None, compare=False)  # None for a folder, or if this store has no records of the run.
+    record: Run | None = field(default=None, compare=False)  # None if unknown.
     strength: str = ""  # What an exported policy's folder says of its strength.
 
     def __str__(self) -> str:
@@ -68,14 +68,14 @@ class FoundPolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NamedPolicy:
-    """A run's policy. Its files may still be in S3 or MLflow."""
+    """A run's policy, whose files may still be in S3 or MLflow."""
 
     run_id: str
-    run: Run | None  # None for a registered version whose run is not in this store.
+    run: Run | None  # None if the run is not in this store.
     policy_step: int
-    output: StepOutput | None  # Output with the files; None if only MLflow has the files.
-    part: str  # Policy's folder in the output; a version's is its role. Empty if the output is the policy.
-    version: "Version | None" = None  # Set if the name was an alias or a version.
+    output: StepOutput | None  # None if only MLflow has the files.
+    part: str  # Policy's folder in the output (`champion`, `peak`), or "".
+    version: "Version | None" = None  # Of an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Download missing files. Raises CorruptError, ForeignError, TrackingAwayError."""
@@ -100,9 +100,9 @@ def is_folder(name: str) -> bool:
 
 
 def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = None, names: str = RUN_NAMES) -> Run:
-    """Return the run called `name`, which is `last` or a run's id. Raises NotFoundError; its message offers `names`.
+    """Return the run called `name`, a run's id or `last`. Raises NotFoundError; its message offers `names`.
 
-    `last` is the newest run for which `has` is true, by default the newest run that has ended.
+    `last` is the newest run for which `has` is true, by default the newest that has ended.
     """
     runs = Runs(store)
     if name != LAST and _RUN.fullmatch(name) and (run := runs.get(name)) is not None:
@@ -123,10 +123,10 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
 
 
 def find_policy(name: str, machine: Machine) -> FoundPolicy:
-    """Return the policy called `name`, which has one of the forms in `POLICY_NAMES`. Download missing files.
+    """Return the policy called `name` (forms: `POLICY_NAMES`). Download missing files.
 
     A folder may be a checkpoint, a champion, or an output of `pretrain` or `select`. `champion` is the included policy until a run
-    registers one. Raises NotFoundError, TrackingAwayError, CorruptError, ForeignError (this code cannot read the registered version).
+    registers one. Raises NotFoundError, TrackingAwayError, CorruptError, and ForeignError (this code cannot read the registered version).
     """
     if is_folder(name):
         return _in_folder(Path(name))
@@ -144,9 +144,8 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
     """Return the policy of an alias, a version, RUN or RUN/STEP.
 
-    RUN alone means the run's policy `role`, `champion` or `peak`. An alias or version without a preset belongs to `preset`. If
-    `preset` is empty, it belongs to the only preset that has the name, or else to the default preset. Raises NotFoundError,
-    ForeignError, TrackingAwayError, CorruptError.
+    RUN alone means the run's `role`, `champion` or `peak`. An alias or version without a preset belongs to `preset`; if that is empty, to
+    the only preset that has the name, else to the default preset. Raises NotFoundError, ForeignError, TrackingAwayError, CorruptError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):
@@ -174,7 +173,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
 
 
 def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
-    """Return (GRPO step, folder in the output) of a checkpoint in `finetune`'s manifest. Raises NotFoundError."""
+    """Return a checkpoint's GRPO step and folder from `finetune`'s manifest. Raises NotFoundError."""
     parts = {match[0] for name in manifest["files"] if (match := re.match(rf"{CHECKPOINTS}/step-\d{{8}}", name))}
     kept = {int(part[-8:]): part for part in sorted(parts)}
     if step.isascii() and step.isdigit() and int(step) in kept:

@@ -26,7 +26,7 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return a row per FEN of the first column: `moves` (legal moves in UCI, likeliest first) and `probabilities`.
 
-        Both are empty lists if no move is legal. A language model gives at most one move and no probabilities. Raises MlflowException for
+        A language model gives at most one move and no probabilities. Raises MlflowException for
         an invalid FEN.
         """
         try:

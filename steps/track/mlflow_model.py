@@ -13,7 +13,7 @@ import steps
 from grpo.policy.files import policy_kind
 from grpo.settings.kinds import KINDS
 
-# MLflow 3.17 warns about its own code at import, and logs each success. The filters are never undone, because all threads share them.
+# MLflow 3.17 warns about its own code at import, and logs each success.
 warnings.filterwarnings("ignore", message=".*Any type hint is inferred as AnyType", category=UserWarning)
 logging.getLogger("mlflow.pyfunc").setLevel(logging.WARNING)
 from mlflow.pyfunc import save_model  # noqa: E402
@@ -30,10 +30,7 @@ _EXAMPLES: Final = (
 
 
 def write_model(files: Path, folder: Path) -> None:
-    """Write a policy's MLflow model to a new `folder`.
-
-    The model loads the folder `policy` of `files`, and only stores the other folders.
-    """
+    """Write a policy's MLflow model to a new `folder`. The model loads `policy` of `files`, and only stores the other folders."""
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
     needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)

@@ -22,7 +22,7 @@ MAIN_CURVES: Final[Mapping[str, str]] = {
 
 
 def tracked_name(metric: str) -> str:
-    """Return a metric's name in MLflow. MLflow groups charts by the text before the slash, so the main curves form one group.
+    """Return a metric's name in MLflow, which groups charts by the text before the slash.
 
     >>> tracked_name("grpo/entropy"), tracked_name("ladder/rating")
     ('curves/3 entropy', 'ladder/rating')

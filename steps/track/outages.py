@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's codes of refusals. BAD_REQUEST is not one of them: MLflow returns this code for its database's errors, which may pass.
+# MLflow's codes of refusals. BAD_REQUEST, for its database's errors, may pass.
 _REFUSALS: Final = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # MLflow's message begins so if the answer is not an MLflow server's.
+_NOT_FROM_MLFLOW: Final = "API request to"  # Begin of MLflow's message if no MLflow server answered.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Maximum length of a server's answer in a message.
-# Words of an outage in another server's JSON, because MLflow's message about such JSON has no HTTP status.
+_MAX_CHARACTERS: Final = 200  # Of a server's answer, in a message.
+# Signs of an outage in another server's JSON: MLflow's message has no HTTP status then.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -52,11 +52,11 @@ class TrackingRefusedError(TrackingAwayError):
 
 
 class WrongAddressError(TrackingAwayError):
-    """The address or the account is wrong. Unsent metrics wait for a correction."""
+    """The address or the account is wrong."""
 
 
 def address_fault(address: str) -> str:
-    """Return why an address cannot be a tracking store's, and what to set; empty for a possible address."""
+    """Return why an address cannot be a tracking store's, and what to set, or ""."""
     shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
     give = "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (file in CHESS_GRPO_HOME)"
     if address != address.strip():
@@ -82,7 +82,7 @@ def address_fault(address: str) -> str:
 
 
 def proxy_of(address: str) -> str:
-    """Return an address's proxy and the proxy's environment variable as text; empty without a proxy."""
+    """Return an address's proxy and the proxy's environment variable, or ""."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -92,7 +92,7 @@ def proxy_of(address: str) -> str:
 
 
 def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
-    """`is_own` means that MLflow wrote the answer `words`."""
+    """`is_own`: MLflow wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
@@ -130,7 +130,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 def failures_of(store: str, what: str) -> Iterator[None]:
     """Turn errors of MLflow and its libraries into this module's errors.
 
-    `store` is the tracking store's address without secrets; `what` names the data in the message.
+    `store`: address without secrets, for messages; `what`: the data.
     """
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException

@@ -1,9 +1,7 @@
 """Logs runs to MLflow from run records and step journals (one line per record of metrics). No row is logged twice.
 
-- A run has one parent run in MLflow. Each step, and each part of a step with parallel tasks, has one child run, to which all attempts
-  (tries of a task) log.
-- A row is one value of a metric. Only metric name and step number identify a row, because databases round values, and a restarted step
-  logs new times.
+- A run has one parent run in MLflow. Each step, and each parallel part of a step, has one child run, for all attempts (tries of a task).
+- A row is one value of a metric. Metric name and step number identify it: databases round values, and a restarted step logs new times.
 - A process reads the rows in MLflow before it first sends rows, after a failed call, and before an attempt counts as logged.
 """
 
@@ -39,7 +37,7 @@ from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged
 
-_LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the attempt that is completely logged.
+_LOGGED: Final = "chess_grpo.logged"  # Child's tag: number of the completely logged attempt.
 _NOTE: Final = "mlflow.note.content"
 _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
@@ -48,15 +46,15 @@ _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any
 # Maximum numbers of characters in MLflow's columns.
 _LONGEST_DIGEST: Final = 36
 _LONGEST_NAME: Final = 500
-SECONDS: Final = 30.0  # Longest wait for a server when a run starts, ends or is listed.
+SECONDS: Final = 30.0  # Longest wait when a run starts, ends or is listed.
 Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (metric, step) of the rows in MLflow.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
-    """Log a run's missing rows, pages and tags to its tracking store; return why some are unsent, empty if all are logged.
+    """Log a run's missing rows, pages and tags to its tracking store. Return why some are unsent, or "".
 
-    With `task`, a (step, part), only this task's rows are sent; the run's texts and policies wait for a call without `task`. `known` has
-    the rows that earlier calls found or sent; the call adds its own.
+    `task`, a (step, part), sends only this task's rows, without the run's texts and policies. `known` holds the rows that calls found or
+    sent.
     """
     return _View(run, store, machine, {} if known is None else known).publish(task)
 
@@ -64,10 +62,10 @@ def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] |
 def publish_all(
     machine: Machine, *, runs: Sequence[Run] | None = None, again: bool = False, seconds: float | None = None
 ) -> dict[str, str]:
-    """Publish `runs`, by default the runs that are not completely logged. Return run -> reason, as `publish`.
+    """Publish `runs`, by default those that are not completely logged. Return run -> reason, as `publish`.
 
-    `again` checks logged runs and steps too, because a database may have been restored or deleted. Unless all stores are SQLite files, the
-    call takes at most `seconds` (default: no limit); late runs have a reason.
+    `again` also checks logged runs, because a database may have been restored or deleted. If a store is not an SQLite file, the call takes
+    at most `seconds` (default: no limit); late runs have a reason.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
@@ -94,7 +92,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """If a tracking store does not answer, its later runs get the same reason without a request, which would take seconds."""
+    """Runs of a store that does not answer get its reason without a request, which would take seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -146,7 +144,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Runs that end together register in turn, so the second run is compared with the first run's policies.
+            # Runs that end together register in turn, so each is compared with the earlier ones' policies.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -193,7 +191,7 @@ class _View:
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
-        # Tags the parent's id again, because an earlier attempt's parent may have been a deleted duplicate.
+        # Includes the parent's id, because the parent before may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
@@ -215,7 +213,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """If several processes created the run, keep the smallest id."""
+        """Create the run if it is missing. Of several processes' runs, the smallest id is kept."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})

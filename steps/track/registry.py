@@ -1,9 +1,9 @@
 """MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
-A finished run registers two versions of the model: its champion (the policy to play), and its peak, whose score in games against the run's
-initial (pretrained) policy has the highest lower bound. A champion becomes `champion` if there is none, or if it beat the current one
-in games. A peak becomes `peak` if
-- the interval of this score is not entirely below 0.5, the score of equal policies,
+A finished run registers its champion (the policy to play) and its peak (the checkpoint to resume from). A champion becomes `champion` if
+there is none, or if it beat the current one in games. A peak's score is against the run's initial (pretrained) policy; its lower bound is
+of a 95 % interval. A peak becomes `peak` if
+- the interval is not entirely below 0.5, the score of equal policies,
 - no other peak with the same initial policy has a better lower bound, or is older with an equal one (a peak without games has the worst),
 - it has played games, or there is no current peak with the same initial policy, and
 - the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
@@ -83,7 +83,7 @@ class _Facts(TypedDict):
 
 @STRICT
 class _Origin(TypedDict):
-    """Contents of `origin.json`: facts of the run that made a peak, for resuming on another machine."""
+    """`origin.json`: facts for resuming from a peak on another machine."""
 
     settings: dict[str, Any]
     code: dict[str, Any]
@@ -103,11 +103,11 @@ class Version:
     number: int
     run: str  # Metaflow's id.
     role: str  # `champion` or `peak`.
-    output_hash: str  # Hash of the output of `select`.
+    output_hash: str  # Of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
-    weights: str = ""  # Hash of the weights' values; empty for a peak that is neither initial policy nor candidate.
-    initial_weights: str = ""  # Hash of the initial policy's weights.
+    weights: str = ""  # Hash; empty for a peak that is neither initial policy nor candidate.
+    initial_weights: str = ""  # Hash.
     # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
     high: float | None = None
@@ -115,9 +115,9 @@ class Version:
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
-    """Return preset -> version with the name (an alias, or a number such as `v7`). Raises TrackingAwayError.
+    """Return preset -> version with the name (an alias, or such as `v7`); a ForeignError for a version that this code cannot read.
 
-    A ForeignError stands for a version that this code cannot read.
+    Raises TrackingAwayError.
     """
     tracking, versions = TrackingStore(machine.tracking_uri), dict[str, Version | ForeignError]()
     if tracking.exists:
@@ -200,7 +200,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     if version.policy_step != PRETRAINED_STEP:
         from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
 
-        # This output of `finetune` has only the peak's checkpoint, so 24 digits of the checkpoint's hash are the output's version.
+        # The output has only the peak's checkpoint, whose hash gives the version.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -209,7 +209,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
 
 
 def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
-    """Create a missing output from `facts` and `folders` (path in the output -> folder to copy)."""
+    """Create a missing output. `folders`: path in the output -> folder to copy."""
     with store.making(step, version) as making:
         if making.output is None:
             with making.filling({name: facts.get(name, {}) for name in ("parts", "code")}) as folder:
@@ -242,7 +242,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two machines that register at once, or a late request, make double versions.
+        # Two machines at once, or a late request, make double versions.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
@@ -257,7 +257,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
     if role == PEAK:
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
-        # A policy that became champion after this run's games stays: this run has not beaten that policy.
+        # A champion that is newer than this run's games stays, because the run has not beaten it.
         has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
@@ -269,7 +269,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
-    """A peak's model has the outputs that a resumed run needs."""
+    """Log a model with, for a peak, the outputs that a resumed run needs."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"
@@ -324,7 +324,6 @@ def _find_version(name: str, preset: str, client: MlflowClient) -> Version | For
 
 
 def _version(entry: Any, preset: str) -> Version:
-    """Raises ForeignError if this code cannot read the entry."""
     try:
         tag = json.loads(entry.tags.get(_POLICY, "null"))
     except (ValueError, RecursionError):
@@ -344,10 +343,7 @@ def _peaks_of(initial_weights: str, preset: str, client: MlflowClient) -> list[V
 
 
 def why_peak_stays(offered: Version, current: Version | None, same_start: Sequence[Version]) -> str:
-    """Return why `offered` does not replace `current` as `peak`; empty if `offered` does.
-
-    `same_start` has all registered peaks with `offered`'s initial policy.
-    """
+    """Return why `offered` does not replace `current` as `peak`, or "". `same_start`: all peaks with `offered`'s initial policy."""
     if offered.high is not None and offered.high < _EVEN:
         return f"version {offered.number} plays worse than its initial policy"
     best = max((peak for peak in same_start if peak.low is not None), key=lambda peak: (peak.low or 0.0, -peak.number), default=offered)

@@ -1,6 +1,6 @@
 """Sends a step's journal (one line per record of metrics) to a tracker, MLflow or W&B, while the step works.
 
-An attempt is one try of a step's task.
+An attempt is one try of a task.
 """
 
 import threading
@@ -28,8 +28,8 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 class Sender(threading.Thread):
     """Calls `send` for an attempt every 5 s, after a failure every 30 s, and once more after the attempt's end.
 
-    `send` returns why lines are unsent, empty if all are sent. A reason or an exception becomes a warning that ends with `later`, which
-    says how the lines are sent later. An outage has one warning.
+    `send` returns why lines are unsent, or "". This reason or an exception becomes a warning, one for each outage. `later` says how the
+    lines are sent later.
     """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:

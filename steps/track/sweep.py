@@ -36,8 +36,8 @@ class PlannedRun:
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
     """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine. Raises ConfigError for
-    invalid settings or two equal runs.
+    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine. Raises ConfigError for invalid
+    settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
     for seed in seeds:
@@ -59,7 +59,6 @@ def sweep_name(plan: Sequence[PlannedRun]) -> str:
 
 
 def _lines(option: str) -> list[str]:
-    """Return a TOML line for each value of `key=a,b`."""
     key, sign, text = (part.strip() for part in option.partition("="))
     if key == "seed":
         raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
@@ -88,7 +87,7 @@ class SweepRow:
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run. The newest finished run with its key counts, else the newest run."""
+    """Return a row per planned run, of the newest finished run with its key, else of the newest run."""
     best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():

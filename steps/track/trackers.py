@@ -1,4 +1,4 @@
-"""Sends an attempt (one try of a step's task) to the trackers, MLflow and W&B, while the step works."""
+"""Sends an attempt (one try of a step's task) to MLflow and W&B while the step works."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
         from steps.track.publish import publish  # In the sender's thread, because MLflow takes seconds to import.
 
         reason = publish(run, store, machine, task=(attempt.step, attempt.part), known=known)
-        if reason:  # The call may have succeeded although its response was lost, so the next call reads the stored rows.
+        if reason:  # The call may have succeeded without its response, so the next call reads the stored rows.
             known.clear()
         return reason
 
@@ -37,7 +37,7 @@ def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     try:
         yield
     finally:
-        for sender in senders:  # All senders get the signal before the first `finish` waits.
+        for sender in senders:  # Before the first `finish` waits.
             sender.is_over.set()
         for sender in senders:
             sender.finish()

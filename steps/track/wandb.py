@@ -1,7 +1,7 @@
 """Mirrors a step's journal (one line per record of metrics) to Weights & Biases (W&B); off by default (CHESS_GRPO_WANDB).
 
-Each step, and each part of a step with parallel tasks, has one W&B run. Line N becomes row N. A restarted step sends all lines again, and
-W&B ignores a row that it already has. Without key or network, W&B writes to a folder that `wandb sync` uploads.
+Each step, and each parallel part of a step, has one W&B run. Line N becomes row N. A restarted step sends all lines again, and W&B ignores
+rows that it has. Without key or network, W&B writes to a folder that `wandb sync` uploads.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from steps.run.store import Store
 from steps.track.sender import Sender, journal_of
 
 KEY: Final = "WANDB_API_KEY"
-_FOLDER: Final = "wandb"  # Folder below `Machine.home`; W&B sets the name.
+_FOLDER: Final = "wandb"  # Below `Machine.home`; W&B's name.
 _SECONDS_TO_BEGIN: Final = 30.0
 _SECONDS_AT_END: Final = 20.0  # W&B's limit for the last rows; the step waits 10 s longer.
 
@@ -105,6 +105,6 @@ class _Mirror:
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # W&B's service still holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        # Charts use the metric `step`, because W&B's own step, here the line's number, must increase with every row.
+        # W&B's own step is the line's number, because it must increase with every row.
         logged.define_metric("*", step_metric="step")
         return logged

@@ -1,7 +1,7 @@
-"""Chess networks, one per file. `policy.network` names the file; the file's class `Network` is a torch module.
+"""Chess networks, one per file. `policy.network` names the file; its class `Network` is a torch module.
 
 `Network(PolicyConfig)` maps a `PositionBatch` of B boards to logits of their legal moves, [B, A]; logits of padding may be any number. A
-network has no dropout, and a board's logits do not depend on the other boards.
+network has no dropout, and a board's logits do not depend on other boards.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class LooksAhead(Protocol):
     """A network that also looks at the opponent's replies."""
 
     looks_ahead: bool
-    """False in the first steps of imitation, to save time; not saved."""
+    """False in the first steps of imitation, to save time."""
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
-        """Return the columns of the `count` moves, [B, count], whose replies it will most likely need; -1 for none."""
+        """Return the columns of the moves whose replies it will most likely need, [B, count]; -1 for none."""
 
 
 def is_network(name: str) -> bool:
@@ -35,7 +35,7 @@ def is_network(name: str) -> bool:
 
 
 def make_network(config: PolicyConfig) -> nn.Module:
-    """Make random weights with torch's global generator. Raises IncompatibleError for an unknown network."""
+    """Make random weights by torch's global generator. Raises IncompatibleError for an unknown network."""
     if not is_network(config.network):
         raise IncompatibleError(f"policy.network = {config.network!r}: grpo/policy/networks/{config.network}.py does not exist")
     network = import_module(f"{__name__}.{config.network}").Network(config)

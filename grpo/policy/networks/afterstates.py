@@ -3,8 +3,7 @@
 Each square has two embeddings: one of (piece, both sides' control of the square), one of (piece, square). A position is the sum of all
 these embeddings. Two small layers and a linear short cut turn the sum into a score.
 
-A move changes piece or control of about 13 squares, so the sum after a move is the board's sum minus removed plus new rows
-(`grpo.board.features`).
+A move changes about 13 squares, so the sum after a move is the board's sum minus removed plus new rows.
 
 Legend: B boards, A moves of a board (padded), N moves of all boards.
 """
@@ -23,7 +22,7 @@ _EMBEDDING_SCALE: Final = 0.1  # Makes a new network's sums of 128 rows about 1 
 
 
 class Scorer(nn.Module):
-    """Two layers that turn N sums of embeddings, [N, width], into scores, [N]."""
+    """Turns N sums of embeddings, [N, width], into scores, [N]."""
 
     def __init__(self, width: int, hidden_width: int) -> None:
         super().__init__()
@@ -35,7 +34,7 @@ class Scorer(nn.Module):
     def forward(self, sums_NW: Tensor) -> Tensor:
         first = functional.relu(sums_NW + self.bias)
         second = functional.relu(self.hidden(first))
-        # The last layer uses full precision despite autocast, because bfloat16's three digits are too few for probability ratios near 1.
+        # In full precision, because bfloat16's three digits are too few for probability ratios near 1.
         with torch.autocast(first.device.type, enabled=False):
             second = second.to(first.dtype)
             return cast(Tensor, self.score(second) + self.short_cut(first))[:, 0]
@@ -45,13 +44,13 @@ class Network(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         rows = torch.randn(NUM_ROWS, config.width) * _EMBEDDING_SCALE
-        # Dataset boards have no history, so imitation leaves this row at zero; GRPO learns the value of repetitions in games.
+        # Dataset boards have no history, so only GRPO changes this row.
         rows[REPETITION] = 0
         self.embedding = nn.Parameter(rows)
         self.scorer = Scorer(config.width, config.hidden_width)
 
     def forward(self, positions: PositionBatch) -> Tensor:
-        """Return logits, [B, A], 0 on padding, in the parameters' precision."""
+        """Return logits, [B, A], 0 on padding."""
         return padded(self.scorer(positions.move_features().sums(self.embedding)), positions.is_legal)
 
 

@@ -1,11 +1,10 @@
 """The chess network that looks at the opponent's replies to its likeliest moves. It asks no engine.
 
-The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES` moves of largest logit, each position after the
-opponent's reply gets a threat, a score of how good the reply is for the opponent. It comes from the first columns of the same embedding
-and from layers of its own. The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
+The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES` moves of largest logit, each reply gets a threat, a score
+of how good the position after the reply is for the opponent. It comes from the first columns of the same embedding and from layers of its
+own. The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
 
-Threats cost several times as much as the logits, so imitation trains without threats until its last eighth. A new network's threats are 0,
-so that changes no logit.
+Threats cost several times as much as the logits, so imitation uses them only in its last eighth. They begin at 0.
 
 Legend: B boards, A moves of a board (padded), K candidates of a board, M candidates of all boards, N replies to all candidates.
 """
@@ -24,7 +23,7 @@ from grpo.settings.tree import PolicyConfig
 
 NUM_CANDIDATES: Final = 2
 WIDTH: Final = 64
-"""Columns of the embedding that threats use."""
+"""Columns of the embedding for threats."""
 
 
 class Network(nn.Module):
@@ -37,7 +36,7 @@ class Network(nn.Module):
         self.looks_ahead = True
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
-        """Return the columns of the moves of largest logit, [B, count], -1 if a board has fewer moves; of equal moves the first."""
+        """Return the columns of the moves of largest logit, [B, count], of equals the first; -1 if a board has fewer moves."""
         return self._likeliest(positions.move_features().sums(self.moves.embedding), positions.is_legal, count)
 
     def forward(self, positions: PositionBatch) -> Tensor:

@@ -1,6 +1,6 @@
 """Interface of all kinds of policies (network, language model) for games and measurements.
 
-Regret is the engine's value (win probability) of a board's best move minus the value of the policy's move.
+Regret is the engine's value (win probability) of a board's best move minus the policy's move's.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Competitor(Protocol):
         """Hash of the weights' values."""
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player that samples at `temperature` from the random stream `stream`, or is greedy if `temperature` is None."""
+        """Return a player that samples at `temperature` from the random stream, or plays its best move if None."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
         """Return the metrics of a table's held-out boards."""
@@ -35,7 +35,7 @@ class Competitor(Protocol):
         """Write `decisions.json`: notable moves on held-out boards, compared with `before`. Language models write nothing."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
-        """Return UCI move -> probability at T = 1 for each board. Language models return None."""
+        """Return UCI move -> probability at T = 1 for each board, or None (language models)."""
 
     def move_finder(self) -> MoveFinder:
-        """Return an object that chooses moves for one board at a time."""
+        """Return an object that chooses moves, one board at a time."""

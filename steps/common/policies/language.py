@@ -1,4 +1,4 @@
-"""Gives a language model the interface `Competitor`. Import this module only if needed: transformers takes seconds."""
+"""Gives a language model the interface `Competitor`. Importing transformers takes seconds."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """Return a folder's language model.
-
-    `settings.language` (default: the folder's) sets the attempts per move and the number of held-out boards to measure.
-    """
+    """`settings.language` (default: the folder's) sets the attempts per move and the number of held-out boards."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
@@ -39,7 +36,6 @@ class LanguageCompetitor:
 
     @cached_property
     def weights(self) -> str:
-        """A large model's hash takes seconds."""
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:

@@ -14,7 +14,7 @@ from steps.run.kinds import PARTS
 def open_policy(folder: Path, device: torch.device, *, settings: Settings | None = None) -> Competitor:
     """Return a folder's policy. A language model reads `settings`, by default the folder's.
 
-    Raises CorruptError or IncompatibleError for files that do not make a policy, PlainError if packages are missing.
+    Raises CorruptError or IncompatibleError for files that make no policy, PlainError for missing packages.
     """
     competitor: Competitor = import_module(PARTS[policy_kind(folder)].competitor).open_competitor(folder, device, settings)
     return competitor
