@@ -146,14 +146,15 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. The kernel then sends SIGTERM to the tasks, which save their progress."""
+    """Print the command that resumes the run, and exit. The kernel then sends SIGTERM to the tasks, of which `finetune` saves a checkpoint."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
     with suppress(PlainError):  # If the store fails, the command `runs` shows a lost process, not a stop.
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
     message = (
-        f"Stopped. Nothing is lost. To resume: {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
+        "Stopped. Finished steps are kept, and finetune resumes from a checkpoint; any other unfinished step begins again. To resume:"
+        f" {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
         if current.run_id
         else "Stopped before the run began."
     )

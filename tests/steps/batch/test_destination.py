@@ -60,6 +60,9 @@ def test_a_run_here_is_left_as_it_is(tmp_path: Path) -> None:
         ("--config settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
         ("--config smoke run", "after the word `settings`"),
         ("run --config-value smoke", "must stand before `run`"),
+        ("--config=settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
+        ("--config=smoke run", "after the word `settings`"),
+        ("resume --config-value=settings smoke", "must stand before `run`"),
     ],
 )
 def test_settings_that_are_typed_wrongly_are_refused_in_our_words(command: str, words: str, tmp_path: Path) -> None:
@@ -73,6 +76,12 @@ def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_
     facts = {"CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "4"}
     assert forwarded(told | hidden, TaskResources(num_cpus=4)) == told | facts
     assert secret_names(told) == ["one", "two"]
+
+
+@pytest.mark.parametrize("bucket", ["Bad_Bucket", "ab", "a..b", "-ab", "ab-", "10.0.0.1", "a" * 64])
+def test_a_name_that_no_bucket_can_have_is_refused_with_the_rule(bucket: str) -> None:
+    with pytest.raises(MachineError, match=re.escape(f"CHESS_GRPO_STORE=s3://{bucket}/runs: ") + ".*3 to 63 lowercase letters"):
+        store_place({STORE: f"s3://{bucket}/runs"})
 
 
 @pytest.mark.parametrize(
