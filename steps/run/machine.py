@@ -19,6 +19,7 @@ _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
+POD: Final = "METAFLOW_KUBERNETES_WORKLOAD"  # Metaflow sets it in a pod of Kubernetes.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names of secrets in AWS Secrets Manager, comma-separated. Containers get the secrets as variables.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -42,7 +43,7 @@ class Machine:
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
     num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
-    is_container: bool = False  # Whether this is a container of AWS Batch.
+    is_container: bool = False  # Whether this is a container of AWS Batch or Kubernetes.
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
     mirror: str = OFF  # CHESS_GRPO_WANDB.
 
@@ -116,7 +117,7 @@ def store_place(environment: Mapping[str, str]) -> str:
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
-    return BATCH_JOB in environment
+    return not {BATCH_JOB, POD}.isdisjoint(environment)
 
 
 def sqlite_address(file: Path) -> str:
