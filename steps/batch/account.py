@@ -1,5 +1,6 @@
 """Checks of the AWS account for tasks on AWS Batch or Kubernetes. The checks run in parallel and take about ten seconds."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ _MIN_GPU_CPUS: Final = 4  # The smallest machines of the families g4dn, g5 and g
 
 
 def account_checks(environment: Mapping[str, str], place: str) -> list[PreflightCheck]:
-    """Check what tasks at `place`, such as "batch", need. Nothing in the account is changed."""
+    """Check what tasks at `place`, such as "batch", need. Writes and deletes an empty object in the bucket."""
     import boto3.session  # noqa: F401 - The threads must not import boto3 at the same time.
     from metaflow import metaflow_config
 
@@ -47,7 +48,7 @@ def account_checks(environment: Mapping[str, str], place: str) -> list[Preflight
             ),
             "queues": lambda: _queues(metaflow_config.BATCH_JOB_QUEUE, environment),
             "role": lambda: _role(role),
-            "rights": lambda: _rights(role),
+            "rights": lambda: _rights(metaflow_config.BATCH_JOB_QUEUE, role),
         }
         if environment.get(GPU_QUEUE):
             checks["GPU quota"] = _gpu_quota
@@ -71,15 +72,18 @@ def _caller() -> str:
 
 
 def _bucket(root: str | None, endpoint: str | None) -> str:
-    """List the bucket, and begin and abort an upload, which needs the right to write and leaves nothing."""
+    """List the bucket, and write and delete an empty object."""
     root = _set("METAFLOW_DATASTORE_SYSROOT_S3", root, "s3://BUCKET/PREFIX of Metaflow's stack")
     name, _, prefix = root.removeprefix("s3://").partition("/")
-    with _in_words(f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list and write the bucket", denied=()):
+    with _in_words(
+        f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list the bucket, and write and delete in it", denied=()
+    ):
         s3 = _client("s3", **({"endpoint_url": endpoint} if endpoint else {}))
         s3.list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
-        upload = s3.create_multipart_upload(Bucket=name, Key=f"{prefix.rstrip('/')}/chess-grpo/probe/doctor".lstrip("/"))
-        s3.abort_multipart_upload(Bucket=name, Key=upload["Key"], UploadId=upload["UploadId"])
-    return f"{root} can be listed and written"
+        key = f"{prefix.rstrip('/')}/chess-grpo/probe/doctor-{os.urandom(4).hex()}".lstrip("/")
+        s3.put_object(Bucket=name, Key=key, Body=b"")
+        s3.delete_object(Bucket=name, Key=key)
+    return f"{root}: listed, written, deleted"
 
 
 def _images(variable: str, image: str | None, gpu_image: str = "") -> str:
@@ -124,16 +128,19 @@ def _role(role: str | None) -> str:
     return role
 
 
-def _rights(role: str | None) -> str:
+def _rights(queue: str | None, role: str | None) -> str:
     """Ask IAM's simulator. Its refusal only warns, because the simulator does not know a request's region or tags."""
     if (caller := _caller()).endswith(":root"):
         return "root may do everything"
     # arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION; the simulator takes the role.
     source = re.sub(r":sts:(.*):assumed-role/([^/]+)/.*", r":iam:\1:role/\2", caller)
+    _, partition, _, _, account, _ = caller.split(":", 5)
+    if queue and not queue.startswith("arn:"):
+        queue = f"arn:{partition}:batch:{_client('batch').meta.region_name}:{account}:job-queue/{queue}"
     answers: list[Mapping[str, str]] = []
-    with _unanswered(f"IAM's simulator does not say whether {source} has {', '.join(_RIGHTS)}"):
-        for actions, resource in ((list(_RIGHTS), "*"), (["iam:PassRole"], role or "*")):
-            asked = {"PolicySourceArn": source, "ActionNames": actions, "ResourceArns": [resource]}
+    with _unanswered(f"IAM's simulator does not say what {source} may do"):
+        for actions, resource in ((_RIGHTS, "*"), (("batch:SubmitJob",), queue or "*"), (("iam:PassRole",), role or "*")):
+            asked = {"PolicySourceArn": source, "ActionNames": list(actions), "ResourceArns": [resource]}
             answers += _client("iam").simulate_principal_policy(**asked)["EvaluationResults"]
     if lacking := [answer["EvalActionName"] for answer in answers if answer["EvalDecision"] != "allowed"]:
         raise PassingError(f"by IAM's simulator {source} lacks {', '.join(lacking)} {_PAGE}")

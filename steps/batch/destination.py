@@ -1,4 +1,4 @@
-"""Where tasks run: AWS Batch, Kubernetes or here; and the environment variables, queue and image of tasks elsewhere."""
+"""Place where tasks run (AWS Batch, Kubernetes or here), and environment variables, queue and image of tasks elsewhere."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from s3_server import s3_server
 from steps import STEPS
 
 PACKAGES = ("kubernetes==31.0.0", "durationpy", "oauthlib", "requests-oauthlib", "websocket-client")
-"""What Metaflow's compiler needs and the project does not; an old version, because new ones are seven times as large."""
+"""Packages that only Metaflow's compiler needs; an old version, because new ones are seven times as large."""
 
 
 @pytest.fixture(scope="module")
