@@ -87,7 +87,7 @@ def _bucket(root: str | None, endpoint: str | None) -> str:
 
 
 def _images(variable: str, image: str | None, gpu_image: str = "") -> str:
-    """Ask ECR for the images. Other registries are not asked."""
+    """Ask ECR; other registries are not asked."""
     named = {_set(variable, image, "an image with the steps' packages"): variable} | ({gpu_image: GPU_IMAGE} if gpu_image else {})
     for address, name in named.items():
         if found := _ECR.fullmatch(address):
@@ -99,7 +99,7 @@ def _images(variable: str, image: str | None, gpu_image: str = "") -> str:
 
 
 def _queues(default: str | None, environment: Mapping[str, str]) -> str:
-    """Ask for the queues and for their machines, which are compute environments."""
+    """Check the queues and their compute environments."""
     own = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
     named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
     with _in_words("let the account call batch:DescribeJobQueues and batch:DescribeComputeEnvironments"):
@@ -129,7 +129,7 @@ def _role(role: str | None) -> str:
 
 
 def _rights(queue: str | None, role: str | None) -> str:
-    """Ask IAM's simulator. Its refusal only warns, because the simulator does not know a request's region or tags."""
+    """Ask IAM's simulator. A refusal only warns, because the simulator knows no request's region or tags."""
     if (caller := _caller()).endswith(":root"):
         return "root may do everything"
     # arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION; the simulator takes the role.
