@@ -36,6 +36,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A process of the flow ends with its parent, also if the parent ends during the slow imports below.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
-    from steps.run.processes import end_with_parent
+    from steps.run.processes import PLACES, end_with_parent
 
-    end_with_parent(unwinds="batch" in sys.argv)
+    end_with_parent(unwinds=not set(PLACES).isdisjoint(sys.argv))

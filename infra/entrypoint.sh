@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Entry point (PID 1) of a container. It forwards SIGTERM (spot interruption, terminated job) to the task, which saves its progress and ends.
+# Entry point (PID 1) of a container. It forwards SIGTERM (spot interruption, terminated job) to the task, which ends; `finetune` saves first.
 #
 # Metaflow starts the task below a shell that forwards no signals. As PID 1 the shell would ignore SIGTERM; as a child it would die at once
 # and end the container. So the shell gets no signal: when the task has ended, the shell saves the logs and ends too.

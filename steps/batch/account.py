@@ -1,5 +1,7 @@
-"""Checks of the AWS account for tasks on AWS Batch. The checks run in parallel and take about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch or Kubernetes. The checks run in parallel and take about ten seconds."""
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,31 +14,48 @@ from steps.run.machine import SECRETS
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 4
 # Error codes that only warn, because the jobs' role may have a right that this account lacks.
-_DENIED: Final = ("AccessDeniedException", "UnauthorizedOperation")
+_DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 _PAGE: Final = "(docs/aws.md)"
+_WORKS: Final = ("ENABLED and VALID", "ENABLED and UPDATING")
+_RIGHTS: Final = (
+    "batch:SubmitJob",
+    "batch:RegisterJobDefinition",
+    "batch:TerminateJob",
+    "batch:DescribeJobs",
+    "batch:DescribeJobDefinitions",
+)
+_ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
+_GPU_SPOT: Final = {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF"}  # All G and VT Spot Instance Requests, in vCPUs.
+_MIN_GPU_CPUS: Final = 4  # The smallest machines of the families g4dn, g5 and g6.
 
 
-def batch_checks(environment: Mapping[str, str]) -> list[PreflightCheck]:
+def account_checks(environment: Mapping[str, str], place: str) -> list[PreflightCheck]:
+    """Check what tasks at `place`, such as "batch", need. Writes and deletes an empty object in the bucket."""
     import boto3.session  # noqa: F401 - The threads must not import boto3 at the same time.
     from metaflow import metaflow_config
 
-    def image() -> str:
-        value = _set("METAFLOW_BATCH_CONTAINER_IMAGE", metaflow_config.BATCH_CONTAINER_IMAGE, "an image with the steps' packages")
-        return ", ".join(filter(None, (value, environment.get(GPU_IMAGE))))
-
     checks: dict[str, Callable[[], str]] = {
-        "batch tracking": lambda: reachable(environment),
-        "batch credentials": _credentials,
-        "batch bucket": lambda: _bucket(metaflow_config.DATASTORE_SYSROOT_S3, metaflow_config.S3_ENDPOINT_URL),
-        "batch queues": lambda: _queues(metaflow_config.BATCH_JOB_QUEUE, environment),
-        "batch role": lambda: _set(
-            "METAFLOW_ECS_S3_ACCESS_IAM_ROLE", metaflow_config.ECS_S3_ACCESS_IAM_ROLE, "the jobs' role, an output of Metaflow's stack"
-        ),
-        "batch image": image,
-        "batch secrets": lambda: _secrets(environment),
+        "tracking": lambda: reachable(environment),
+        "credentials": _caller,
+        "bucket": lambda: _bucket(metaflow_config.DATASTORE_SYSROOT_S3, metaflow_config.S3_ENDPOINT_URL),
+        "secrets": lambda: _secrets(environment),
     }
+    if place == "batch":
+        role = metaflow_config.ECS_S3_ACCESS_IAM_ROLE
+        checks |= {
+            "image": lambda: _images(
+                "METAFLOW_BATCH_CONTAINER_IMAGE", metaflow_config.BATCH_CONTAINER_IMAGE, environment.get(GPU_IMAGE, "")
+            ),
+            "queues": lambda: _queues(metaflow_config.BATCH_JOB_QUEUE, environment),
+            "role": lambda: _role(role),
+            "rights": lambda: _rights(metaflow_config.BATCH_JOB_QUEUE, role),
+        }
+        if environment.get(GPU_QUEUE):
+            checks["GPU quota"] = _gpu_quota
+    else:
+        checks["image"] = lambda: _images("METAFLOW_KUBERNETES_CONTAINER_IMAGE", metaflow_config.KUBERNETES_CONTAINER_IMAGE)
     with ThreadPoolExecutor(len(checks)) as threads:
-        return list(threads.map(tried, checks.keys(), checks.values()))
+        return list(threads.map(tried, [f"{place} {what}" for what in checks], checks.values()))
 
 
 def _client(service: str, **options: Any) -> Any:
@@ -47,32 +66,96 @@ def _client(service: str, **options: Any) -> Any:
     return boto3.session.Session().client(service, config=times, **options)
 
 
-def _credentials() -> str:
+def _caller() -> str:
     with _in_words("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, and AWS_DEFAULT_REGION"):
         return str(_client("sts").get_caller_identity()["Arn"])
 
 
 def _bucket(root: str | None, endpoint: str | None) -> str:
+    """List the bucket, and write and delete an empty object."""
     root = _set("METAFLOW_DATASTORE_SYSROOT_S3", root, "s3://BUCKET/PREFIX of Metaflow's stack")
     name, _, prefix = root.removeprefix("s3://").partition("/")
-    with _in_words(f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list and write the bucket"):
-        options = {"endpoint_url": endpoint} if endpoint else {}
-        _client("s3", **options).list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
-    return root
+    with _in_words(
+        f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list the bucket, and write and delete in it", denied=()
+    ):
+        s3 = _client("s3", **({"endpoint_url": endpoint} if endpoint else {}))
+        s3.list_objects_v2(Bucket=name, Prefix=prefix, MaxKeys=1)
+        key = f"{prefix.rstrip('/')}/chess-grpo/probe/doctor-{os.urandom(4).hex()}".lstrip("/")
+        s3.put_object(Bucket=name, Key=key, Body=b"")
+        s3.delete_object(Bucket=name, Key=key)
+    return f"{root}: listed, written, deleted"
+
+
+def _images(variable: str, image: str | None, gpu_image: str = "") -> str:
+    """Ask ECR; other registries are not asked."""
+    named = {_set(variable, image, "an image with the steps' packages"): variable} | ({gpu_image: GPU_IMAGE} if gpu_image else {})
+    for address, name in named.items():
+        if found := _ECR.fullmatch(address):
+            registry, region, repository, tag, digest = found.groups()
+            with _in_words(f"correct {name}={address}, or push the image"):
+                wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
+                _client("ecr", region_name=region).describe_images(registryId=registry, repositoryName=repository, imageIds=[wanted])
+    return ", ".join(named)
 
 
 def _queues(default: str | None, environment: Mapping[str, str]) -> str:
+    """Check the queues and their compute environments."""
     own = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
     named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
-    with _in_words("let the account call batch:DescribeJobQueues"):
-        described = _client("batch").describe_job_queues(jobQueues=list(named))["jobQueues"]
+    with _in_words("let the account call batch:DescribeJobQueues and batch:DescribeComputeEnvironments"):
+        batch = _client("batch")
+        described = batch.describe_job_queues(jobQueues=list(named))["jobQueues"]
+        machines = [order["computeEnvironment"] for queue in described for order in queue["computeEnvironmentOrder"]]
+        environments = batch.describe_compute_environments(computeEnvironments=machines)["computeEnvironments"] if machines else []
     states = {
         key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
     }
-    works = ("ENABLED and VALID", "ENABLED and UPDATING")
-    if wrong := [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in works]:
-        raise PreflightError(f"{'; '.join(wrong)}: a queue must be ENABLED, and VALID or UPDATING {_PAGE}")
+    wrong = [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in _WORKS]
+    wrong += [
+        f"{each['computeEnvironmentName']}, a compute environment, is {state} ({each.get('statusReason', 'no reason given')})"
+        for each in environments
+        if (state := f"{each['state']} and {each['status']}") not in _WORKS
+    ]
+    if wrong:
+        raise PreflightError(f"{'; '.join(wrong)}: each must be ENABLED, and VALID or UPDATING {_PAGE}")
     return ", ".join(named)
+
+
+def _role(role: str | None) -> str:
+    role = _set("METAFLOW_ECS_S3_ACCESS_IAM_ROLE", role, "the jobs' role, an output of Metaflow's stack")
+    with _in_words(f"correct METAFLOW_ECS_S3_ACCESS_IAM_ROLE={role}"):
+        _client("iam").get_role(RoleName=role.rpartition("/")[2])
+    return role
+
+
+def _rights(queue: str | None, role: str | None) -> str:
+    """Ask IAM's simulator. A refusal only warns, because the simulator knows no request's region or tags."""
+    if (caller := _caller()).endswith(":root"):
+        return "root may do everything"
+    # arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION; the simulator takes the role.
+    source = re.sub(r":sts:(.*):assumed-role/([^/]+)/.*", r":iam:\1:role/\2", caller)
+    _, partition, _, _, account, _ = caller.split(":", 5)
+    if queue and not queue.startswith("arn:"):
+        queue = f"arn:{partition}:batch:{_client('batch').meta.region_name}:{account}:job-queue/{queue}"
+    answers: list[Mapping[str, str]] = []
+    with _unanswered(f"IAM's simulator does not say what {source} may do"):
+        for actions, resource in ((_RIGHTS, "*"), (("batch:SubmitJob",), queue or "*"), (("iam:PassRole",), role or "*")):
+            asked = {"PolicySourceArn": source, "ActionNames": list(actions), "ResourceArns": [resource]}
+            answers += _client("iam").simulate_principal_policy(**asked)["EvaluationResults"]
+    if lacking := [answer["EvalActionName"] for answer in answers if answer["EvalDecision"] != "allowed"]:
+        raise PassingError(f"by IAM's simulator {source} lacks {', '.join(lacking)} {_PAGE}")
+    return f"{source} may submit jobs"
+
+
+def _gpu_quota() -> str:
+    with _unanswered("AWS does not say the quota of spot machines with a GPU"):
+        value = _client("service-quotas").get_service_quota(**_GPU_SPOT)["Quota"]["Value"]
+    if value < _MIN_GPU_CPUS:
+        raise PassingError(
+            f"{value:.0f} vCPUs of spot machines with a GPU, and the smallest has {_MIN_GPU_CPUS}: raise the quota `All G and VT Spot"
+            f" Instance Requests`, or set resources.training.num_gpus = 0 {_PAGE}"
+        )
+    return f"{value:.0f} vCPUs of spot machines with a GPU"
 
 
 def _secrets(environment: Mapping[str, str]) -> str:
@@ -89,15 +172,26 @@ def _set(name: str, value: str | None, what: str) -> str:
 
 
 @contextmanager
-def _in_words(remedy: str) -> Iterator[None]:
-    """Turn an AWS error into a PreflightError, or into a PassingError if this account has no right to ask."""
+def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[None]:
+    """Turn an AWS error into a PreflightError, or into a PassingError if the error's code is in `denied`."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except ClientError as error:
-        if error.response.get("Error", {}).get("Code") in _DENIED:
+        if error.response.get("Error", {}).get("Code") in denied:
             raise PassingError(f"this account has no right to ask ({error}); the jobs' role may have the right") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
     except (BotoCoreError, ValueError) as error:
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
+
+
+@contextmanager
+def _unanswered(words: str) -> Iterator[None]:
+    """Turn an AWS error into a PassingError."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise PassingError(f"{words} ({error})") from None

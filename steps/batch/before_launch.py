@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, MutableMapping, Sequence
 
-from steps.batch.destination import BY_NAME_ONLY, DestinationError, sends_to_batch
+from steps.batch.destination import BY_NAME_ONLY, DestinationError, place_of
 from steps.run.commands import refuse_settings
 from steps.run.machine import SECRETS
 from steps.run.orchestrator import configuration, service
@@ -11,32 +11,31 @@ from steps.run.orchestrator import configuration, service
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
     """Check while the caller iterates, and yield warnings and notes for the user.
 
-    - All commands: Metaflow's configuration.
+    - All commands: Metaflow's configuration. For tasks on other machines METAFLOW_DEFAULT_DATASTORE becomes s3, unless set.
     - `run` and `resume`: also the command's settings and Metaflow's metadata service.
-    - `run` and `resume` on AWS Batch: also the account. METAFLOW_DEFAULT_DATASTORE becomes s3 in `environment`, unless set.
+    - `run` and `resume` on AWS Batch or Kubernetes: also the account.
 
     Raises CommandError for mistyped settings, DestinationError for failed checks of AWS, and OrchestratorError for a wrong configuration
     or a service that does not answer.
     """
     configuration(environment)
+    if place := place_of(arguments, environment):
+        environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")
     if not {"run", "resume"} & set(arguments):
         return
     refuse_settings(arguments)
-    is_sent = sends_to_batch(arguments)
-    if is_sent:
-        environment.setdefault("METAFLOW_DEFAULT_DATASTORE", "s3")
     service()
-    if not is_sent:
+    if not place:
         return
-    from steps.batch.account import batch_checks  # Imports Metaflow, which reads the variable above.
+    from steps.batch.account import account_checks  # Imports Metaflow, which reads the variable above.
     from steps.job.preflight import table
 
-    checks = batch_checks(environment)
+    checks = account_checks(environment, place)
     if failed := [check for check in checks if not check.is_fine]:
-        raise DestinationError(f"tasks cannot be sent to AWS Batch:\n{table(failed)}")
+        raise DestinationError(f"tasks cannot be sent to {place}:\n{table(failed)}")
     if warnings := [check for check in checks if check.is_warning]:
         yield table(warnings)
     not_sent = [name for name in BY_NAME_ONLY if name in environment]
     if not_sent and not environment.get(SECRETS):
         names = ", ".join(not_sent)
-        yield f"note: {names} of this machine are not sent to Batch; store them as AWS secrets, whose names {SECRETS} lists (docs/aws.md)"
+        yield f"note: {names} of this machine are not sent; store them as AWS secrets, whose names {SECRETS} lists (docs/aws.md)"

@@ -1,4 +1,4 @@
-"""Metaflow's part of a run: decorators for AWS Batch, a task's context, tags, and the flow's command with its signals."""
+"""Metaflow's part of a run: decorators for AWS Batch and Kubernetes, a task's context, tags, and the flow's command with its signals."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings, TaskResources
-from steps.batch.destination import batch_place, forwarded, secret_names, sends_to_batch
+from steps.batch.destination import batch_place, forwarded, place_of, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.job.task import IN_LOG
 from steps.run.commands import option_values, pasteable, resume_command
@@ -33,20 +33,20 @@ _NUM_RETRIES: Final = 3  # Retries of a task whose machine was lost.
 
 
 def name_store() -> None:
-    """If tasks run on Batch, set CHESS_GRPO_STORE, unless set, to a folder below Metaflow's in S3."""
-    if sends_to_batch(sys.argv) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
+    """If tasks run on other machines, set CHESS_GRPO_STORE, unless set, to a folder below Metaflow's in S3."""
+    if place_of(sys.argv, os.environ) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
         os.environ[STORE] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
 
 class Deployment(FlowMutator):  # type: ignore[misc]
-    """Decorates each step of a run on AWS Batch with the settings' `resources`.
+    """Decorates each step of a run on AWS Batch or Kubernetes with the settings' `resources`.
 
     A run on this machine gets only a token, which later shows whether the launcher, the process of `run` or `resume`, still lives.
     """
 
     def mutate(self, mutable_flow: Any) -> None:
         """Metaflow calls this method after it has read the settings."""
-        if not (sends_to_batch(sys.argv) or is_container(os.environ)):
+        if not (place := place_of(sys.argv, os.environ)):
             if {"run", "resume"} & set(sys.argv[1:]):
                 os.environ[LAUNCHER] = own_token()
             return
@@ -60,9 +60,11 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             step.add_decorator("resources", deco_kwargs={"cpu": task.num_cpus, "memory": task.memory_mib, "gpu": task.num_gpus})
             step.add_decorator("retry", deco_kwargs={"times": _NUM_RETRIES, "minutes_between_retries": 0})
             step.add_decorator("timeout", deco_kwargs={"minutes": _MAX_MINUTES[kind]})
-            step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task)})
+            step.add_decorator("environment", deco_kwargs={"vars": forwarded(os.environ, task, place)})
             if sources := secret_names(os.environ):
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
+            if place != "batch":
+                continue
             # `--with batch` has decorated the step already, so Metaflow would ignore this decorator without OVERRIDE. Tasks add the
             # decorator too: Metaflow does not pass it to child processes, and a task needs it for the spot monitor.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
@@ -146,14 +148,15 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. The kernel then sends SIGTERM to the tasks, which save their progress."""
+    """Print the command that resumes the run, and exit. The kernel sends SIGTERM to the tasks; `finetune` saves a checkpoint."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
     with suppress(PlainError):  # If the store fails, the command `runs` shows a lost process, not a stop.
         if current.run_id and (run := Runs(Store.of(Machine.here())).get(str(current.run_id))) is not None:
             run.set_stopped()
     message = (
-        f"Stopped. Nothing is lost. To resume: {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
+        "Stopped. Finished steps are kept, and finetune resumes from a checkpoint; any other unfinished step begins again. To resume:"
+        f" {pasteable(resume_command(current.run_id, option_values(sys.argv)))}"
         if current.run_id
         else "Stopped before the run began."
     )

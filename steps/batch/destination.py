@@ -1,4 +1,4 @@
-"""Decision whether tasks run on AWS Batch, and these tasks' environment variables, queue and image."""
+"""Place where tasks run (AWS Batch, Kubernetes or here), and environment variables, queue and image of tasks elsewhere."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from grpo.settings.tree import TaskResources
 from steps.run.commands import option_values
-from steps.run.machine import LOOPBACK, MIRROR, SECRETS, STORE, sqlite_file, without_secrets
+from steps.run.machine import BATCH_JOB, LOOPBACK, MIRROR, POD, SECRETS, STORE, sqlite_file, without_secrets
+from steps.run.processes import LAUNCHER, PLACES
 from steps.run.versions import CODE
 
 GPU_QUEUE: Final = "CHESS_GRPO_BATCH_GPU_QUEUE"
@@ -25,13 +26,20 @@ BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "
 
 
 class DestinationError(PlainError, RuntimeError):
-    """A setting for tasks on AWS Batch is missing or wrong."""
+    """A setting for tasks on other machines is missing or wrong."""
 
 
-def sends_to_batch(arguments: Sequence[str]) -> bool:
-    """Return whether a command sends tasks to AWS Batch: `--with batch`, or Metaflow's internal command `batch step NAME` for one task."""
+def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return where a command's tasks run: one of `PLACES`, or "" for this machine. In a container it is the container's place.
+
+    A command names the place by `--with PLACE`, as `argo-workflows`, or as Metaflow's internal command `PLACE step NAME` for one task.
+    """
+    for variable, place in ((BATCH_JOB, "batch"), (POD, "kubernetes")):
+        if variable in environment:
+            return place
     names = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
-    return any(name.partition(":")[0] == "batch" for name in names)
+    given = {name.partition(":")[0] for name in names} | ({"kubernetes"} if "argo-workflows" in arguments else set())
+    return next((place for place in PLACES if place in given), "")
 
 
 def reachable(environment: Mapping[str, str]) -> str:
@@ -43,7 +51,7 @@ def reachable(environment: Mapping[str, str]) -> str:
     address = environment.get(_TRACKING, "")
     if reason := _not_reached(address):
         raise DestinationError(
-            f"{_TRACKING}: {reason}, but tasks on AWS Batch run on other machines: set it to the address of an MLflow server that they"
+            f"{_TRACKING}: {reason}, but the tasks run on other machines: set it to the address of an MLflow server that they"
             " can reach (docs/aws.md)"
         )
     for name in (_TRACKING, _MIRROR):
@@ -64,9 +72,9 @@ def _not_reached(address: str) -> str:
     return f"{without_secrets(address)} is a port of this machine" if urlsplit(address).hostname in LOOPBACK else ""
 
 
-def forwarded(environment: Mapping[str, str], task: TaskResources) -> dict[str, str]:
+def forwarded(environment: Mapping[str, str], task: TaskResources, place: str) -> dict[str, str]:
     """Return a task's environment variables. `reachable` has refused addresses that hold secrets."""
-    facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus)}
+    facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus), LAUNCHER: place}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 
 

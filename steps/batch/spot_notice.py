@@ -1,4 +1,4 @@
-"""Turns the two-minute notice of an EC2 spot interruption into SIGTERM, on which a step saves its progress.
+"""Turns the two-minute notice of an EC2 spot interruption into SIGTERM, on which `finetune` saves a checkpoint.
 
 Metaflow's monitor writes a file when the notice comes, and sends SIGTERM only to the container's shell. So the task polls the file.
 """
@@ -28,7 +28,7 @@ def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
                 return
         with lock:
             if not is_over.is_set():
-                print(f"spot interruption notice ({notice} exists): sending SIGTERM to this step, which saves its progress", flush=True)
+                print(f"spot interruption notice ({notice} exists): sending SIGTERM to this step", flush=True)
                 os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="spot-notice", daemon=True).start()

@@ -7,13 +7,14 @@ import click
 from grpo.settings.tree import ConfigError, Settings
 from steps.cli.options import given_settings, settings_options
 from steps.run.machine import Machine
+from steps.run.processes import PLACES
 
 
 @click.command()
-@click.option("--with", "place", type=click.Choice(["batch"]), help="Also check what a run on AWS Batch needs (the flow's --with batch).")
+@click.option("--with", "place", type=click.Choice(PLACES), help="Also check what a run there needs (the flow's --with).")
 @settings_options
 def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
-    """Check what a run needs, without changing anything.
+    """Check what a run needs, without changing anything; `--with` writes an object to the bucket and deletes it.
 
     Checks packages, Metaflow, settings, Stockfish, disk, tracking store, device, files.
     """
@@ -26,9 +27,9 @@ def command(config: str | None, values: tuple[str, ...], place: str | None) -> i
         settings = error
     checks = examine(settings, Machine.here())
     if place:
-        from steps.batch.account import batch_checks
+        from steps.batch.account import account_checks
 
-        checks += batch_checks(os.environ)
+        checks += account_checks(os.environ, place)
     click.echo(table(checks))
     num_failed, num_warnings = sum(not check.is_fine for check in checks), sum(check.is_warning for check in checks)
     warnings = f", {num_warnings} warning{'s' * (num_warnings > 1)}" if num_warnings else ""

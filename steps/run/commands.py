@@ -29,14 +29,17 @@ def refuse_settings(arguments: Sequence[str]) -> None:
     remedy = (
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
-    for index, (option, name) in enumerate(itertools.pairwise(arguments)):
-        if option not in ("--config", "--config-value"):
+    options = ("--config", "--config-value")
+    # Metaflow takes `--config=settings FILE`, too.
+    words = [part for word in arguments for part in (word.split("=", 1) if word.partition("=")[0] in options else [word])]
+    for index, (option, name) in enumerate(itertools.pairwise(words)):
+        if option not in options:
             continue
-        if {"run", "resume"} & set(arguments[:index]):
+        if {"run", "resume"} & set(words[:index]):
             raise CommandError(f"{option} must stand before `run`: python {FLOW_FILE} {option} settings ... run")
         if name != "settings":
             raise CommandError(f"{option} {name}: the settings come after the word `settings`: {remedy}")
-        value = (*arguments, "")[index + 2]
+        value = (*words, "")[index + 2]
         if option == "--config" and not Path(value).is_file():
             raise CommandError(f"--config settings {value}: there is no such file; give {remedy}")
 

@@ -19,13 +19,15 @@ _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
+POD: Final = "METAFLOW_KUBERNETES_WORKLOAD"  # Metaflow sets it in a pod of Kubernetes.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names in AWS Secrets Manager, comma-separated; containers get the secrets as variables.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OFF: Final = "off"  # No copy; the default.
 OFFLINE: Final = "offline"  # A folder in `Machine.home`, which `wandb sync` uploads.
 ONLINE: Final = "online"  # Sent while the step runs; without an API key, the same as `offline`.
-_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+# AWS's rules for the name of a bucket, without reserved prefixes and suffixes.
+_BUCKET: Final = re.compile(r"(?!.*\.\.)(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
 
@@ -41,7 +43,7 @@ class Machine:
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
     num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. Changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
-    is_container: bool = False  # A container of AWS Batch.
+    is_container: bool = False  # A container of AWS Batch or Kubernetes.
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
     mirror: str = OFF  # CHESS_GRPO_WANDB.
 
@@ -101,16 +103,21 @@ def store_place(environment: Mapping[str, str]) -> str:
             f"{STORE}={without_secrets(address)}: only S3 and folders can refuse to overwrite an output: give s3://BUCKET/PREFIX"
             " or a folder; unset, it is CHESS_GRPO_HOME"
         )
-    if is_url and (without_secrets(address) != address or not _BUCKET.fullmatch(rest.partition("/")[0])):
+    if is_url and without_secrets(address) != address:
         raise MachineError(
-            f"{STORE}={without_secrets(address)}: give s3://BUCKET/PREFIX with a valid bucket name, without keys, user or query (not shown"
-            " here), because records and logs hold the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+            f"{STORE}={without_secrets(address)}: give s3://BUCKET/PREFIX without keys, user or query (not shown here), because records and"
+            " logs hold the address; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        )
+    if is_url and not _BUCKET.fullmatch(bucket := rest.partition("/")[0]):
+        raise MachineError(
+            f"{STORE}={address}: S3 has no bucket {bucket!r}; give s3://BUCKET/PREFIX, where BUCKET has 3 to 63 lowercase letters, digits,"
+            " hyphens and dots, begins and ends with a letter or digit, and is no IP address"
         )
     return address if is_url or not address else str(Path(address).resolve())
 
 
 def is_container(environment: Mapping[str, str]) -> bool:
-    return BATCH_JOB in environment
+    return not {BATCH_JOB, POD}.isdisjoint(environment)
 
 
 def sqlite_address(file: Path) -> str:

@@ -12,8 +12,9 @@ from grpo.base.processes import signal_when_parent_ends
 
 NO_RETRY: Final = 202  # Exit code after which Metaflow does not retry the task.
 RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
-# Environment variables. Tasks inherit them, except on AWS Batch.
-LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"  # Token of the process that launched or resumed the run.
+# Token of the process that launched or resumed the run; on other machines the place instead, so that `state_of` is "unknown".
+LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
+PLACES: Final = ("batch", "kubernetes")  # Values of Metaflow's option `--with` for tasks on other machines.
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Id of the parent process.
 _ENDED: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")

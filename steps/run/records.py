@@ -23,9 +23,8 @@ from pydantic import Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict
 
 from grpo.base.door import ID_PATTERN, STRICT, FileName, Id, VersionHash
-from grpo.settings.types import S3_SCHEME
 from steps.run.machine import TASK
-from steps.run.processes import LAUNCHER, state_of
+from steps.run.processes import LAUNCHER, PLACES, state_of
 from steps.run.step import StepName, StepOutput
 from steps.run.store import Store
 from steps.run.versions import CodeFacts
@@ -205,8 +204,8 @@ class Run:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Values of `--with` for a resume."""
-        return () if self.launcher or not str(self._store).startswith(S3_SCHEME) else ("batch",)
+        """Values of `--with` to resume the run."""
+        return (self.launcher,) if self.launcher in PLACES else ()
 
     @property
     def other_ids(self) -> tuple[str, ...]:

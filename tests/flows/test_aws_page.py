@@ -24,8 +24,21 @@ from steps import STEPS
 PAGE = "aws.md"
 CANARY = "canary-d1b54a32d192ed03"
 SHARED = "metaflow/chess-grpo"
-NOT_RUN = ("aws ecr get-login-password | docker login", "docker build", "docker push")
-"""First words of the commands that need docker. The test runs all other commands of the page."""
+NOT_RUN = (
+    "aws ecr get-login-password | docker login",
+    "docker build",
+    "docker compose",
+    *(
+        f"aws {words}"
+        for words in ("cloudformation deploy --stack-name metaflow", "cloudformation describe-stacks", "apigateway get-api-key")
+    ),
+)
+"""First words of the commands that need docker or Metaflow's stack. The test runs all other commands of the page."""
+PUSH = "docker push $REGISTRY/chess-grpo:"
+PUT = (
+    "aws ecr put-image --repository-name chess-grpo --image-manifest"
+    """ '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}' --image-tag """
+)
 HAS_NOT = ("METAFLOW_DEFAULT_METADATA", "METAFLOW_SERVICE_URL", "METAFLOW_SERVICE_INTERNAL_URL", "METAFLOW_SERVICE_AUTH_KEY")
 """Keys of the page's configuration for Metaflow's service, which the stand-in lacks."""
 OUTPUTS = {
@@ -52,6 +65,7 @@ def script(tracking: str) -> str:
     assert all(any(line.startswith(start) for line in lines) for start in NOT_RUN)
     text = "\n".join(line for line in lines if not line.startswith(NOT_RUN))
     here = {
+        PUSH: PUT,
         ".venv/bin/": f"{sys.prefix}/bin/",
         "infra/": f"{ROOT}/infra/",
         "git ": f"git -C {ROOT} ",
@@ -103,7 +117,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, stockfish: str, cli: Path
     with batch_standin(folder / "standin") as standin, ToggledServer(folder / "mlflow", host="0.0.0.0") as tracking:
         configured = {name: OUTPUTS[value] for name, value in json.loads(config).items() if name not in HAS_NOT}
         (standin.folder / "config.json").write_text(json.dumps(configured))
-        environment = standin.environment | secrets | standin.network() | {"BUCKET": BUCKET, "ACCOUNT": ACCOUNT}
+        environment = standin.environment | secrets | standin.network() | {"BUCKET": BUCKET, "ROLE": "role"}
         environment["PATH"] += f":{cli}"
         # Another name of this machine than those that `run --with batch` refuses.
         command = ["bash", "-c", script(tracking.address.replace("127.0.0.1", "127.0.0.2"))]
@@ -116,6 +130,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory, stockfish: str, cli: Path
         given.unlink()
         assert process.returncode == 0, printed.read_text()[-4000:]
         assert is_lost, "finetune ended before its machine could be lost"
+        standin.environment |= environment
         yield standin
 
 
@@ -157,3 +172,21 @@ def test_a_secret_of_the_launcher_is_found_nowhere(launched: StandIn) -> None:
     assert not [key for key in launched.keys("metaflow") if holds(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read(), CANARY)]
     assert files_with(launched.folder.parent, CANARY) == []
     assert CANARY not in repr([(job.command, job.variables) for job in launched.jobs])
+
+
+@pytest.mark.prove
+def test_the_teardown_leaves_nothing_that_the_page_made(launched: StandIn) -> None:
+    """Runs last, because it deletes what the tests above read."""
+    launched.client("logs").create_log_group(logGroupName="/aws/batch/job")
+    [teardown] = (block for block in blocks(PAGE, "sh") if "delete-stack" in block)
+    text = "".join(line for line in teardown.splitlines(keepends=True) if "--stack-name metaflow" not in line)
+    done = subprocess.run(["bash", "-c", f"set -eux\n{text}"], env=launched.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert launched.client("batch").describe_job_queues()["jobQueues"] == []
+    assert launched.client("batch").describe_compute_environments()["computeEnvironments"] == []
+    assert launched.client("ecr").describe_repositories()["repositories"] == []
+    assert launched.client("secretsmanager").list_secrets()["SecretList"] == []
+    assert launched.client("logs").describe_log_groups()["logGroups"] == []
+    assert launched.client("s3").list_buckets()["Buckets"] == []
+    assert [role["RoleName"] for role in launched.client("iam").list_roles()["Roles"]] == ["role"]
+    assert launched.client("iam").list_role_policies(RoleName="role")["PolicyNames"] == []

@@ -1,4 +1,4 @@
-"""Steps on Batch ask for what the settings say; on this machine they are left alone."""
+"""Steps on Batch and Kubernetes ask for what the settings say; on this machine they are left alone."""
 
 import os
 import sys
@@ -63,6 +63,11 @@ def test_on_batch_each_kind_of_step_asks_for_what_the_settings_say_and_a_run_her
     assert steps["confirm"]["resources"]["cpu"] == 16
     assert steps["confirm"]["batch"] == WITH
     assert {name: step["timeout"]["minutes"] for name, step in steps.items()} == {"start": 720, "finetune": 2_880, "confirm": 720}
+    on_kubernetes = decorated("run --with kubernetes", monkeypatch)
+    for name, step in on_kubernetes.items():
+        assert "batch" not in step
+        assert {key: value for key, value in steps[name].items() if key not in ("batch", "environment")}.items() <= step.items()
+    assert {step["environment"]["vars"][LAUNCHER] for step in on_kubernetes.values()} == {"kubernetes"}
     for step in steps.values():
         assert step["retry"] == {"times": 3, "minutes_between_retries": 0}
         assert step["environment"]["vars"]["MLFLOW_TRACKING_URI"] == "https://mlflow.internal"
@@ -113,9 +118,10 @@ def test_a_run_that_can_go_on_says_the_command_with_the_places_with_which_it_was
     assert said.strip().endswith("resume --origin-run-id 7 --with batch:cpu=4")
 
 
-def test_a_run_that_a_service_ran_is_resumed_there(tmp_path: Path) -> None:
-    machine = machine_of(tmp_path)
-    here = make_run(machine, MadeRun(name="7", until="finetune", ends="failed", error="x"))
-    assert here.places == (), "no service keeps its outputs on this disk"
-    run = Run(Store("s3://bucket/runs", tmp_path), here.facts, frozenset(), _Marks())
-    assert resume_command(run.name, run.places).endswith("--origin-run-id 7 --with batch")
+@pytest.mark.parametrize("place", ["batch", "kubernetes"])
+def test_a_run_that_a_service_ran_is_resumed_there(place: str, tmp_path: Path) -> None:
+    here = make_run(machine_of(tmp_path), MadeRun(name="7", until="finetune", ends="failed", error="x"))
+    assert here.places == (), "no service ran it"
+    run = Run(Store("s3://bucket/runs", tmp_path), {**here.facts, "launcher": place}, frozenset(), _Marks())
+    assert run.status == "running", "nobody here knows whether it has ended"
+    assert resume_command(run.name, run.places).endswith(f"--origin-run-id 7 --with {place}")

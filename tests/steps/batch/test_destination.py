@@ -7,7 +7,7 @@ import pytest
 
 from grpo.settings.tree import TaskResources
 from steps.batch.before_launch import prepare
-from steps.batch.destination import DestinationError, forwarded, reachable, secret_names, sends_to_batch
+from steps.batch.destination import DestinationError, forwarded, place_of, reachable, secret_names
 from steps.run.commands import CommandError
 from steps.run.machine import STORE, MachineError, store_place
 
@@ -17,15 +17,23 @@ SERVER = {"MLFLOW_TRACKING_URI": "https://mlflow.internal"}
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("run --with=batch", True),
-        ("run --with retry --with batch:cpu=4,memory=100", True),
-        ("run --resume-from batch", False),
-        ("--quiet batch step finetune sha url", True),
-        ("--quiet step finetune --run-id 7", False),
+        ("run --with=batch", "batch"),
+        ("run --with retry --with batch:cpu=4,memory=100", "batch"),
+        ("run --resume-from batch", ""),
+        ("--quiet batch step finetune sha url", "batch"),
+        ("--quiet step finetune --run-id 7", ""),
+        ("resume --with kubernetes:image=x", "kubernetes"),
+        ("--quiet kubernetes step finetune sha url", "kubernetes"),
+        ("argo-workflows create --only-json", "kubernetes"),
     ],
 )
-def test_the_command_says_where_tasks_run(command: str, expected: bool) -> None:
-    assert sends_to_batch(command.split()) == expected
+def test_the_command_says_where_tasks_run(command: str, expected: str) -> None:
+    assert place_of(command.split(), {}) == expected
+
+
+def test_a_task_in_a_container_knows_its_place() -> None:
+    assert place_of(["step", "finetune"], {"AWS_BATCH_JOB_ID": "1"}) == "batch"
+    assert place_of(["step", "finetune"], {"METAFLOW_KUBERNETES_WORKLOAD": "1"}) == "kubernetes"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,9 @@ def test_a_run_here_is_left_as_it_is(tmp_path: Path) -> None:
         ("--config settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
         ("--config smoke run", "after the word `settings`"),
         ("run --config-value smoke", "must stand before `run`"),
+        ("--config=settings smoke run", "there is no such file; give `--config-value settings 'preset = \"smoke\"'`"),
+        ("--config=smoke run", "after the word `settings`"),
+        ("resume --config-value=settings smoke", "must stand before `run`"),
     ],
 )
 def test_settings_that_are_typed_wrongly_are_refused_in_our_words(command: str, words: str, tmp_path: Path) -> None:
@@ -70,9 +81,15 @@ def test_settings_that_are_typed_wrongly_are_refused_in_our_words(command: str, 
 def test_tasks_are_told_addresses_and_names_of_secrets_and_nothing_else_of_this_machine() -> None:
     told = {**SERVER, "CHESS_GRPO_STORE": "s3://bucket/chess-grpo", "CHESS_GRPO_SECRETS": "one, two", "WANDB_PROJECT": "chess"}
     hidden = dict.fromkeys(("CHESS_GRPO_HOME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HOME"), "hunter2")
-    facts = {"CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "4"}
-    assert forwarded(told | hidden, TaskResources(num_cpus=4)) == told | facts
+    facts = {"CHESS_GRPO_DEVICE": "cpu", "CHESS_GRPO_THREADS": "4", "_CHESS_GRPO_LAUNCHER": "batch"}
+    assert forwarded(told | hidden, TaskResources(num_cpus=4), "batch") == told | facts
     assert secret_names(told) == ["one", "two"]
+
+
+@pytest.mark.parametrize("bucket", ["Bad_Bucket", "ab", "a..b", "-ab", "ab-", "10.0.0.1", "a" * 64])
+def test_a_name_that_no_bucket_can_have_is_refused_with_the_rule(bucket: str) -> None:
+    with pytest.raises(MachineError, match=re.escape(f"CHESS_GRPO_STORE=s3://{bucket}/runs: ") + ".*3 to 63 lowercase letters"):
+        store_place({STORE: f"s3://{bucket}/runs"})
 
 
 @pytest.mark.parametrize(
