@@ -1,9 +1,7 @@
 """Report of the pipeline step `select`: the decision with its evidence, and sentences for pages.
 
-- The candidate is the checkpoint that games of the step `screen` chose. It becomes champion of the run if the decision promotes it.
-- The pretrained policy is the policy before GRPO, the candidate's own start.
-- The ladder has engine opponents with known ratings.
-- "As played" counts real results. "Adjudicated" gives a draw by repetition, fifty moves or ply cap to a side that is clearly ahead.
+The candidate is the checkpoint that games of the step `screen` chose. The pretrained policy, the policy before GRPO, is its own start. The
+ladder has engine opponents with known ratings.
 """
 
 from grpo.match.ladder import Placement

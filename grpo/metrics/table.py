@@ -53,8 +53,8 @@ def _by_pair(name: str, meaning: str) -> list[_Row]:
 
 def _of_update(problem: str) -> list[_Row]:
     return [
-        (f"{problem}/gradient_norm", "factor", "Euclidean norm of the gradient before clipping, mean over optimizer steps."),
-        (f"{problem}/skipped", "steps", "Optimizer steps skipped because of NaN or infinity."),
+        (f"{problem}/gradient_norm", "factor", "Mean gradient norm before clipping."),
+        (f"{problem}/skipped", "steps", "Optimizer steps skipped for NaN or infinity."),
         (f"{problem}/optimizer_steps", "steps", "Optimizer steps on this rollout."),
     ]
 
@@ -72,7 +72,7 @@ _ROWS: Final = (
     *_by_term("grpo/logit_gradient", "win probability", "Root mean square norm, over states, of a weighted term's gradient in logits."),
     *_by_term("grpo/logit_share", "fraction", "A term's fraction of the summed norms of all terms' logit gradients."),
     *_by_pair("grpo/logit_cosine", "Cosine of two weighted terms' descent directions in logits; near -1 the terms cancel."),
-    *_by_phase("grpo/entropy", "nats", "Mean exact entropy of the sampled policy at T = 1."),
+    *_by_phase("grpo/entropy", "nats", "Mean exact entropy at T = 1."),
     ("grpo/normalized_entropy", "fraction", "Mean of entropy / ln(legal moves) at T = 1."),
     ("grpo/log_num_legal", "nats", "Mean ln(legal moves), the upper bound of entropy."),
     ("grpo/kl_reference", "nats", "Mean exact KL(policy || reference) at the rollout's temperature, on the first minibatch."),
@@ -103,10 +103,10 @@ _ROWS: Final = (
     ("language/legal_rate", "fraction of answers", "Policy task: answers with a legal best move."),
     *_by_task("language/truncated", "fraction of answers", "Answers truncated at the maximum length; loss and group means leave them out."),
     *_by_task("language/answer_tokens", "tokens", "Mean length of an answer, end token included."),
-    *_by_task("language/entropy", "nats", "Mean entropy of an answer at T = 1, summed over its tokens' exact entropies."),
+    *_by_task("language/entropy", "nats", "Mean exact entropy of an answer at T = 1, summed over tokens."),
     ("language/token_entropy", "nats/token", "Mean exact entropy of a token at T = 1."),
     ("language/normalized_entropy", "fraction", "Token entropy / ln(size of the vocabulary)."),
-    *_by_task("language/kl_reference", "nats", "Mean KL(policy || reference) of an answer, summed over its tokens' exact KL."),
+    *_by_task("language/kl_reference", "nats", "Mean exact KL(policy || reference) of an answer, summed over tokens."),
     ("language/kl_max", "nats", "Largest KL(policy || reference) of an answer."),
     ("language/sampled_scored_gap", "nats", "Largest difference between a token's sampled and scored log-probability."),
     ("language/ratio_min", "factor", "Smallest probability ratio of a token."),
@@ -134,8 +134,11 @@ _ROWS: Final = (
     ),
     *_by_phase("heldout/expected_value", "win probability", "Expected value at T = 1, by deeper search."),
     *_by_phase("heldout/regret_sampled", "win probability", "Best value minus expected value at T = 1, by deeper search."),
-    *_by_phase("heldout/regret_best", "win probability", "Best value minus value of the most likely move, by deeper search."),
+    *_by_phase("heldout/regret_best", "win probability", "Regret of the most likely move, by deeper search."),
     ("heldout/regret_best_stderr", "win probability", "Standard error of `heldout/regret_best`."),
+    ("heldout/acpl", "centipawns", "Average centipawn loss of the most likely move."),
+    ("heldout/accuracy", "percent", "Lichess's accuracy of the most likely move."),
+    ("heldout/blunders", "fraction of boards", "The most likely move is a blunder by Lichess's rule."),
     *_by_phase("heldout/entropy", "nats", "Mean exact entropy at T = 1."),
     ("heldout/blunder_mass", "probability", "Mean probability at T = 1 of moves at least 0.10 below the best value."),
     ("heldout/reward", "points", "Language model: graded reward at T = 1 on validation boards."),
@@ -147,14 +150,12 @@ _ROWS: Final = (
             ("states", "States, including self-play and its move values."),
             ("rollout", "Sampling, and trajectories' replies and move values."),
             ("update", "Loss, gradient, optimizer."),
-            ("other", "Measurements and everything else."),
+            ("other", "Everything else."),
         )
     ),
-    *_with_interval("ladder/rating", "Elo", "Rating of a rung (opponent) above the random mover; the MLflow step is the rung's number."),
+    *_with_interval("ladder/rating", "Elo", "Rating of a rung above the random mover; the MLflow step is the rung's number."),
     *_with_interval("baseline/score_random", "score", "Pretrained policy (best moves) against a random mover; a win is 1, a draw 0.5."),
-    *_with_interval(
-        "baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish (one node a move), not adjudicated."
-    ),
+    *_with_interval("baseline/score_engine", "score", "Pretrained policy (best moves) against Stockfish at 1 node, as played."),
     *_with_interval("baseline/rating", "Elo", "Pretrained policy (best moves) on the ladder: Elo above a random mover."),
     *_with_interval("selection/score_best", "score", "Confirmation games: candidate against pretrained policy, best moves."),
     *_with_interval("selection/verdict_elo", "Elo", "`selection/score_best` in Elo."),
@@ -178,10 +179,10 @@ ENDS: Final[Mapping[str, str]] = {
 FINDING: Final = "finding"
 EVENTS: Final[Mapping[str, str]] = {
     "entropy_critical": "Entropy is critical: recovery or stop.",
-    "entropy_boost": "The schedule `field_notes` raised entropy coefficient and temperature, and halved the KL coefficient.",
+    "entropy_boost": "The schedule `field_notes` raised entropy coefficient and temperature, halved the KL coefficient.",
     "recovery_started": "KL(reference || policy) joins the loss until entropy is healthy again.",
     "recovery_ended": "Entropy is healthy again.",
-    "step_skipped": "A loss or gradient was not finite: the optimizer step was skipped, and the learning rate is halved.",
-    FINDING: "The diagnosis has a new finding, which docs/troubleshooting.md explains.",
-    "trust_region": "KL(old || policy) exceeded its limit, so the rollout's remaining optimizer steps were left out.",
+    "step_skipped": "Loss or gradient was not finite: the optimizer step is skipped, the learning rate halved.",
+    FINDING: "A new finding of the diagnosis (docs/troubleshooting.md).",
+    "trust_region": "KL(old || policy) exceeded its limit: the rollout's other steps are left out.",
 }

@@ -1,10 +1,7 @@
 """Card parts about a policy's strength.
 
-- Held-out regret: value that the most likely moves lose on held-out boards, which training does not use. The checkpoints with the lowest
-  regret play.
-- Candidate: checkpoint that these games (screening) choose. Games played afterwards (confirmation) judge the candidate.
-- Peak: checkpoint whose Elo against the pretrained policy has the highest lower bound. Training can resume from the peak.
-- Ladder: set of rated opponents ("rungs").
+The candidate is the checkpoint that screening games choose and confirmation games judge. The peak is the checkpoint whose Elo against the
+pretrained policy has the highest lower bound. The ladder is a set of rated opponents ("rungs").
 """
 
 import base64

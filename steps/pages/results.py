@@ -1,8 +1,7 @@
 """`results.json`: a run's results, which the step `report` writes.
 
-A part that was not measured is None. A run trains its pretrained policy, the "own start", by GRPO. The candidate is the checkpoint that may
-become champion. The ladder is a set of rated opponents. Regret is the mean win probability that a policy's best moves lose on
-held-out boards.
+A part that was not measured is None. The candidate is the checkpoint that may become champion; its "own start" is the pretrained policy.
+The ladder is a set of rated opponents. Regret is the mean win probability that a policy's best moves lose on held-out boards.
 """
 
 from pathlib import Path
@@ -78,7 +77,9 @@ class Results(Document):
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
+    strength: str  # Of the champion, in words.
     regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate; None if not measured.
+    quality: dict[str, tuple[float, float | None]]  # Metric of `MOVE_QUALITY` -> its value, as in `regret`.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`; keys depend on the kind of policy.
     training: Training
