@@ -27,8 +27,8 @@ one change. The classes in `grpo/settings` have ranges and full meanings.
 """
 _METRICS: Final = f"""# Metrics
 
-{PRINTED} A row also stands for the same metric by game phase, loss term,
-pair of loss terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`,
+{PRINTED} A row also stands for the metric by game phase, loss term,
+pair of terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`,
 `_high`). A deeper search goes to depth `evaluation.heldout_depth`.
 """
 _MESSAGES: Final = "troubleshooting.md"

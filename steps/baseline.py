@@ -4,7 +4,7 @@ from typing import Final
 
 from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
-from grpo.match.ladder import BaselineReport, Rung, num_openings_to_place
+from grpo.match.ladder import BASELINE_RUNGS, BaselineReport, num_openings_to_place
 from grpo.match.matches import MatchReport
 from grpo.match.players import Player
 from grpo.metrics.records import Record
@@ -58,10 +58,9 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
-    opponents = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
     matches = {}
-    for kind, rung in opponents.items():  # The same openings, because no result combines the scores.
+    for kind, rung in BASELINE_RUNGS.items():  # The same openings, because no result combines the scores.
         opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
         result = arena.match(_player(work, policy, kind), opponent, openings)
         matches[rung.name] = result.report()

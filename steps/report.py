@@ -12,9 +12,11 @@ from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
 from grpo.dataset.reports import Boards
 from grpo.diagnosis.findings import Diagnosis
+from grpo.match.accuracy import MOVE_QUALITY
 from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
 from grpo.match.selection import Selection
+from grpo.match.strength import strength_in_words
 from grpo.policy.files import policy_facts
 from grpo.settings.names import compared_settings, flattened
 from grpo.statistics.intervals import Estimate, Unit, regret_interval
@@ -64,13 +66,16 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
     settings = {name: value for output in outputs.values() for name, value in flattened(output.parts["settings"]).items()}
     pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)
+    ladder = outputs["calibrate"].report(LadderReport)
     findings, (run, _, step) = outputs["finetune"].folder / FINDINGS, origin.rpartition("/")
     return Results(
         kind=settings["policy.kind"],
         origin=None if not origin else ResumedFrom(run=run, step=int(step)),
         decision=decision,
         measurements=tuple(_measured(outputs, baseline, decision, compared_settings(settings))),
-        ladder=outputs["calibrate"].report(LadderReport),
+        ladder=ladder,
+        strength=strength_in_words(decision, baseline, ladder.rungs),
+        quality={name: (baseline.heldout[name], candidate.get(name)) for name in MOVE_QUALITY},
         regret={phase: (baseline.heldout[name], candidate.get(name)) for phase, name in phases.items()},
         boards=outputs["join_boards"].report(Boards),
         pretraining=pretraining,
@@ -161,6 +166,6 @@ def card(seen: Seen) -> list[CardPart]:
         return [page_part("verdict", seen=seen, decision=None)]
     decision = results.decision
     strength = f"Champion of the run: step {decision.champion_step:,}. {decision.strength(decision.champion_step)}"
-    head = page_part("verdict", seen=seen, decision=decision, more=[strength, str(results.origin or "")])
+    head = page_part("verdict", seen=seen, decision=decision, more=[results.strength, strength, str(results.origin or "")])
     report = markdown_part(page("report_card", results=results))
     return [head, *gain_chart(decision), *ladder_chart(results.ladder, decision), report]

@@ -22,7 +22,7 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
-_LICHESS_SLOPE: Final = 0.00368208
+LICHESS_SLOPE: Final = 0.00368208
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
 HASH_MIB: Final = 1  # A small hash is cheap to clear.
 NUM_DEEP: Final = 8
@@ -37,7 +37,7 @@ _TRIED: Final = (
 
 def win_chance(score: Score) -> float:
     """Return the mover's win probability by Lichess's curve (https://lichess.org/page/accuracy); a mate gives 0 or 1."""
-    return float(score.value > 0) if score.is_mate else logistic(_LICHESS_SLOPE * score.value)
+    return float(score.value > 0) if score.is_mate else logistic(LICHESS_SLOPE * score.value)
 
 
 def logistic(x: float) -> float:
@@ -51,6 +51,13 @@ def value_of(score: Score) -> float:
         return MATE_BAND + (1 - 2 * MATE_BAND) * logistic(LOGISTIC_SLOPE * score.value)
     certainty = 1 - MATE_BAND * (1 - 1 / max(1, abs(score.value)))
     return certainty if score.value > 0 else 1 - certainty
+
+
+def centipawns_of(values: NDArray[np.float64], *, limit: float) -> NDArray[np.float64]:
+    """Return the scores of which `value_of` made `values`, cut to +-`limit` centipawns; a mate gives +-`limit`."""
+    most = logistic(LOGISTIC_SLOPE * limit)
+    chances = np.clip((values - MATE_BAND) / (1 - 2 * MATE_BAND), 1 - most, most)
+    return np.log(chances / (1 - chances)) / LOGISTIC_SLOPE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

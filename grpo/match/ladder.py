@@ -39,6 +39,13 @@ class Rung(Document):
             return "random"
         return f"stockfish-{self.nodes}-nodes" + (f", {100 * self.random_share:g} % random" if self.random_share else "")
 
+    @property
+    def words(self) -> str:
+        if self.random_share == 1:
+            return "a random mover"
+        engine = f"Stockfish at {self.nodes:,} node{'' if self.nodes == 1 else 's'}"
+        return engine + (f" with {100 * self.random_share:g} % random moves" if self.random_share else "")
+
     def player(self, pool: EnginePool, rng: np.random.Generator) -> "Player":
         from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
@@ -46,6 +53,10 @@ class Rung(Document):
             return RandomPlayer(rng)
         engine = EnginePlayer(pool, limit=f"nodes {self.nodes}", name=f"stockfish-{self.nodes}-nodes")
         return DilutedPlayer(engine, random_fraction=self.random_share, rng=rng) if self.random_share else engine
+
+
+BASELINE_RUNGS: Final = {"random": Rung(nodes=1, random_share=1), "engine": Rung(nodes=1, random_share=0)}
+"""Opponents of the pretrained policy in the step `baseline`."""
 
 
 def make_rungs(config: EvaluationConfig) -> tuple[Rung, ...]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from grpo.board.phases import PHASES
 from grpo.dataset.table import BoardArrays
+from grpo.match.accuracy import move_quality
 from grpo.policy.distribution import MovePolicy, PositionBatch
 
 _BATCH = 512  # Boards in one forward pass.
@@ -30,6 +31,10 @@ class HeldoutScores:
     expected_value: NDArray[np.float64]
     phases: NDArray[np.int64]  # Index into `PHASES`.
 
+    def move_quality(self) -> dict[str, float]:
+        top = self.expected_value + self.regret_sampled
+        return move_quality(top, top - self.regret_best)
+
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
     """Return means at T = 1, over all boards and by phase. `boards.values` must be of `evaluation.heldout_depth`."""
@@ -43,6 +48,7 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
     }
     metrics = {name: column.mean().item() for name, column in columns.items()}
     metrics["heldout/regret_best_stderr"] = ((top - best).std() / len(boards) ** 0.5).item()
+    metrics |= move_quality(top.double().numpy(), best.double().numpy())
     phases = torch.from_numpy(boards.phases)
     for name in list(columns)[:-1]:  # `heldout/blunder_mass` is not by phase.
         for index, phase in enumerate(PHASES):

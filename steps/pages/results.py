@@ -79,7 +79,9 @@ class Results(Document):
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
+    strength: str  # Of the champion, in words.
     regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate.
+    quality: dict[str, tuple[float, float | None]]  # Metric of `MOVE_QUALITY` -> its value, as in `regret`.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`.
     training: Training

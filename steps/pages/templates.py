@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import Finding
+from grpo.match.accuracy import MOVE_QUALITY
 from grpo.match.matches import UNDECIDED, End
 from grpo.match.selection import Selection
 from grpo.metrics.shared import PRETRAINED_STEP
@@ -31,10 +32,10 @@ _WIDTH: Final = 80  # Characters in a line of the verdict.
 _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12  # Characters on each side of a bar's middle.
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
-_HOW_TO_READ: Final = (
-    "Brackets are 95 % intervals. The first row decides; it comes from {num_pairs:,} pairs of new games."
-    ' The ladder rows ("other opponents" and below) come from other games. '
-)
+_HOW_TO_READ: Final = "Brackets are 95 % intervals. The first row decides, by {num_pairs:,} pairs of new games."
+_QUALITY: Final = dict(
+    zip(MOVE_QUALITY, (("ACPL", "{:.0f}"), ("accuracy", "{:.1f}%"), ("blunders", "{:.1%}")), strict=True)
+)  # Label, format.
 _SCALES: Final = (50, 75, 100, 150, 200, 300, 400, 600, 800, 1_200, 1_600)  # The picture goes from -scale to +scale Elo.
 # Markdown's special characters: `]` only where a link's text could end, `_` except between two letters or digits.
 _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
@@ -70,7 +71,8 @@ def verdict_lines(results: Results) -> list[str]:
     """Return lines of at most 80 characters. No line begins with a space, because Metaflow strips leading spaces."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
-    texts = (f"Verdict: {decision.verdict}. {decision.sentence}", f"{how_to_read}So {decision.outcome}.", str(results.origin or ""))
+    head = f"Verdict: {decision.verdict}. {decision.sentence} So {decision.outcome}. {results.strength}"
+    texts = (head, how_to_read, str(results.origin or ""))
     verdict, note, origin = (textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False) for text in texts)
     return [*verdict, "", *picture, *([""] if picture else []), *note, *origin]
 
@@ -162,6 +164,6 @@ def _environment() -> Environment:
     templates.globals |= {"TASKS": TASKS, "UNDECIDED": UNDECIDED, "End": End, "LEVEL": LEVEL, "AGAINST_OTHERS": AGAINST_OTHERS}
     templates.globals |= {"WORSE": LadderFinding.WORSE, "REGRET": Unit.REGRET, "verdict_picture": verdict_picture}
     templates.globals |= {"finding_lines": finding_lines, "ladder_rows": _ladder_rows, "main_settings": _main_settings}
-    templates.globals["estimate_text"] = _estimate_text
+    templates.globals |= {"estimate_text": _estimate_text, "QUALITY": _QUALITY}
     templates.filters["plain"] = Markup
     return templates

@@ -5,15 +5,18 @@ import json
 import re
 from pathlib import Path
 
+from grpo.match.ladder import BaselineReport, make_rungs
 from grpo.match.selection import Selection
+from grpo.match.strength import strength_in_words
 from grpo.metrics.table import METRICS
+from grpo.settings.tree import read_settings
 from steps.pages.results import Results
 from steps.pages.templates import verdict_lines
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"tutorial": ROOT / "docs" / "tutorial.md", "README": ROOT / "README.md"}
-VERDICTS = json.loads((Path(__file__).parent / "verdicts.json").read_text())
-"""Run -> `decision` in its `results.json`."""
+VERDICT = json.loads((Path(__file__).parent / "verdicts.json").read_text())
+"""Of README's smoke run: reports of `baseline` and `select`."""
 
 
 def sample(page: str, begins: str) -> str:
@@ -22,7 +25,9 @@ def sample(page: str, begins: str) -> str:
 
 
 def test_the_verdict_that_readme_shows_is_printed_by_the_code_and_the_tutorial_explains_its_numbers() -> None:
-    results = Results.model_construct(decision=Selection.model_validate(VERDICTS["smoke"]), origin=None)
+    decision, baseline = Selection.model_validate(VERDICT["decision"]), BaselineReport.model_validate(VERDICT["baseline"])
+    rungs = make_rungs(read_settings('preset = "smoke"').evaluation)
+    results = Results.model_construct(decision=decision, strength=strength_in_words(decision, baseline, rungs), origin=None)
     shown = sample("README", "Verdict: ")
     assert shown.splitlines() == verdict_lines(results)
     explained = PAGES["tutorial"].read_text().partition("\n## 2. ")[2].partition("\n## ")[0]

@@ -99,6 +99,9 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
     heldout = {
         "heldout/regret_best": 0.061,
         "heldout/regret_best_stderr": 0.002,
+        "heldout/acpl": 45.25,
+        "heldout/accuracy": 91.34,
+        "heldout/blunders": 0.041,
         "heldout/regret_best/opening": 0.0611,
         "heldout/regret_best/endgame": 0.0469,
     }
@@ -131,7 +134,8 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
 def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
     rows = [
         {"step": 0, "heldout/regret_best": 0.061},
-        {"step": 100, "heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04},
+        {"step": 100, "heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04}
+        | {"heldout/accuracy": 92.0, "heldout/blunders": 0.0321},
         {"step": 250, "grpo/entropy": 1.5, "grpo/loss": 1.0},
     ]
     folders = {step: root / "outputs" / step / f"v-{step}" for step in reports}

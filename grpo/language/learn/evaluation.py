@@ -91,7 +91,7 @@ class LanguageEvaluation:
                     metrics[f"heldout/{name}/{phase}"] = float(column[rows].mean())
         if len(self.is_readable) > 1:
             metrics["heldout/regret_best_stderr"] = float(scores.regret_best.std(ddof=1)) / math.sqrt(len(scores.regret_best))
-        return metrics
+        return metrics | scores.move_quality()
 
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:

@@ -10,6 +10,7 @@ from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 
 from grpo.board.phases import PHASES
 from grpo.match import regret
+from grpo.match.accuracy import MOVE_QUALITY
 from grpo.match.regret import heldout_metrics, heldout_scores, move_probabilities
 from grpo.policy.policy import new_policy
 from grpo.viewer.decisions import notable_decisions
@@ -33,6 +34,10 @@ def written_value(board: chess.Board, move: chess.Move) -> float:
 
 def test_regret_worked_by_hand() -> None:
     metrics = heldout_metrics(written_probabilities(PROBABILITIES), fake_arrays([WHITE_KING, BLACK_KING], written_value))
+    # The values 0.9 and 0.6 are ln(11) / 0.003 and ln(29 / 19) / 0.003 centipawns, 0.5 is 0, and 0.2 is -ln(13 / 3) / 0.003. By
+    # Lichess's curve, the moves lose 44.99 % and 48.50 % win probability, and their accuracies are 12.377 and 10.316.
+    quality = [metrics.pop(name) for name in MOVE_QUALITY]
+    assert quality == pytest.approx([(math.log(11) + math.log(29 / 19) + math.log(13 / 3)) / 0.006, 11.346, 1], rel=1e-4)
     # Expected values: 0.225 + 0.25 + 0.025 = 0.5, and 0.1 + 0.15 + 0.1 = 0.35. Likeliest moves: a1b1 (0.5), a8a7 (0.2).
     of_endgames = {
         "heldout/expected_value": (0.5 + 0.35) / 2,

@@ -85,6 +85,14 @@ def test_one_row_decides_and_is_marked_and_adjudicated_numbers_stand_in_a_column
         assert "own start, as played: decides" in pages_of(results)[name]
 
 
+def test_every_page_has_the_champions_games_in_words_and_the_quality_of_its_moves(results: Results) -> None:
+    assert results.strength.startswith("The champion beats a random mover (won ")
+    shown = {name: " ".join(text.split()) for name, text in pages_of(results).items() if name != "peak"}
+    assert [name for name, text in shown.items() if results.strength not in text] == []
+    for name in ("report", "card"):
+        assert "| ACPL | 45 | | | accuracy | 91.3% | 92.0% | | blunders | 4.1% | 3.2% |" in shown[name]
+
+
 EVIL = "<script>alert(1)</script> [x](javascript:y) | `z` ![i](j) _a_ **b** ~~c~~\n# Heading {{ }}"
 
 
