@@ -40,5 +40,5 @@ def write_export(policy: FoundPolicy, store: Store, out: Path) -> None:
         for name in policy_file_names(policy.folder):
             shutil.copyfile(policy.folder / name, folder / name)
         (folder / EXPORT_CARD).write_text(card, encoding="utf-8")
-        strength = policy.strength if results is None or policy.policy_step is None else results.decision.strength(policy.policy_step)
+        strength = policy.strength if results is None or policy.policy_step is None else results.about(policy.policy_step)
         write_manifest(folder, {"kind": "export", "run": policy.run, "step": policy.policy_step, "strength": strength})

@@ -49,7 +49,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
     name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
     about = named.strength or "Its strength is unknown."
     if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:
-        about = results.decision.strength(named.policy_step)
+        about = results.about(named.policy_step)
 
     def new_game(is_white: bool | None) -> HumanGame:
         """`is_white`: the person's color; None takes the color of `--color`."""

@@ -94,6 +94,10 @@ class Results(Document):
     def dataset(self) -> Dataset:
         return Dataset(boards=self.boards, output_hash=self.outputs["join_boards"]["output_hash"])
 
+    def about(self, step: int) -> str:
+        """Return what games show of a checkpoint's strength."""
+        return f"{self.decision.strength(step)} {self.strength if step == self.decision.champion_step else ''}".rstrip()
+
 
 def read_results(path: Path) -> Results:
     """Raises CorruptError, or DocumentError for other code's file."""
