@@ -5,6 +5,8 @@ reply. A side controls the squares that its pieces attack. A bitboard is a set o
 """
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final
 
 import chess
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grpo.board.actions import ACTIONS
-from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, rays, shift, shifts, signed, union
+from grpo.board.bitboards import DOWN, KNIGHT, LINES, UP, overlap, places, rays, shift, shifts, signed, union
 from grpo.board.encoding import CASTLING, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 NUM_CONTROLS: Final = 13
@@ -36,7 +38,7 @@ RANK_SHIFTS: Final = torch.arange(8) * 8
 IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
 # [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square.
 _RANK_CODES: Final = (torch.tensor([1, 2, 4, 8] + 2 * [1, 2, 4, 6])[:, None] * (IN_RANK << 8 * torch.arange(8)).sum(1)).flatten()
-_PLANE_ROWS: Final = (256 * torch.arange(12))[:, None, None]
+_PLANE_ROWS: Final = 256 * torch.arange(12, dtype=torch.int32)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +72,17 @@ def afterstates(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Afterstates:
     Control ignores pins. Our control passes through their king, because a square behind the king is no escape.
     """
     root = sets_of(encodings_BE)
-    root_planes = _planes(root, *attacks(root))
-    root_codes = _codes(root_planes)
+    board = _codes(_planes(root, *attacks(root)))
     planes, features = _played(root, encodings_BE, rows, ids)
-    moves, squares = _changed_squares(root_planes[:, rows], planes)
+    before, after = board.index_select(1, rows), _codes(planes)
+    changed = places(_by_square(union(before ^ after)[None]) != 0)
+    before, after = (torch.stack([part.index_select(0, changed) for part in _by_square(codes)]).int() for codes in (before, after))
     return Afterstates(
-        board=_by_square(root_codes),
-        moves=moves,
-        squares=squares,
-        before=_codes_at(root_codes, rows[moves], squares),
-        after=_codes_at(_codes(planes), moves, squares),
+        board=_by_square(board).int().view(3, -1, 64),
+        moves=changed >> 6,
+        squares=changed & 63,
+        before=before,
+        after=after,
         features=features,
     )
 
@@ -96,16 +99,10 @@ def _played(root: Sets, encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> tupl
 
 
 def sets_of(encodings_BE: Tensor) -> Sets:
-    codes = encodings_BE[:, :64].long()
-    bits = BIT.to(codes.device)
-    planes = [(((codes >> plane) & 1) * bits).sum(1) for plane in range(4)]
-    sets = []
-    for code in range(1, 13):
-        squares = planes[0] if code & 1 else ~planes[0]
-        for plane in range(1, 4):
-            squares = squares & (planes[plane] if code >> plane & 1 else ~planes[plane])
-        sets.append(squares)
-    return Sets(torch.stack(sets[:6]), torch.stack(sets[6:]), (codes == 12).to(torch.uint8).argmax(1), torch.zeros_like(planes[0]))
+    codes = encodings_BE[:, :64]
+    is_on = codes == torch.arange(1, 13, dtype=torch.uint8, device=codes.device)[:, None, None]
+    sets = torch.where(is_on, BIT.to(codes.device), 0).sum(2)
+    return Sets(sets[:6], sets[6:], is_on[11].to(torch.uint8).argmax(1), torch.zeros_like(sets[0]))
 
 
 def moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
@@ -117,86 +114,71 @@ def moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor
     us, them = before.us[:, rows], before.them[:, rows]
     is_pawn = (us[_PAWN] & start_bit) != 0
     is_king = (us[_KING] & start_bit) != 0
-    captured = (them & end_bit).ne(0).any(0)
-    en_passant = torch.where(is_pawn & ((end - start) % 8 != 0) & ~captured, shift(end_bit, DOWN), 0)
+    captured = (union(them) & end_bit) != 0
+    en_passant = torch.where(is_pawn & (((end - start) & 7) != 0) & ~captured, shift(end_bit, DOWN), 0)
     them = them & ~(end_bit | en_passant)
     jump = torch.where(is_king, end - start, 0)
-    rook_from = torch.where(jump == 2, bits[7], torch.where(jump == -2, bits[0], 0))
-    rook_to = torch.where(jump == 2, bits[5], torch.where(jump == -2, bits[3], 0))
+    rook_from = torch.where(jump == 2, chess.BB_H1, torch.where(jump == -2, chess.BB_A1, 0))
+    rook_to = torch.where(jump == 2, chess.BB_F1, torch.where(jump == -2, chess.BB_D1, 0))
     is_mover = (us & start_bit) != 0
     us = us & ~(start_bit | rook_from)
     kinds = torch.arange(1, 7, device=device)[:, None]
     lands = (kinds == promotion) | ((promotion == 0) & is_mover)
-    us = us | torch.where(lands, end_bit, 0) | torch.where(kinds == chess.ROOK, rook_to, 0)
+    us |= torch.where(lands, end_bit, 0)
+    us[_ROOK] |= rook_to
     jumped = torch.where(is_pawn & (end - start == 2 * UP), shift(start_bit, UP), 0)
     return Sets(us, them, before.their_king[rows], jumped), start_bit | end_bit, is_pawn | captured
 
 
 def attacks(sets: Sets) -> tuple[Tensor, Tensor]:
-    """Return squares attacked by each kind of piece, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
+    """Return squares by kind of the least valuable attacker, [6, 2, N] (us first), and squares with several attackers, [2, N]."""
     both = torch.stack([sets.us, sets.them], 1)
     occupied = union(both.flatten(0, 1))
     # Our lines pass through their king.
     empty = torch.stack([~(occupied & ~sets.them[_KING]), ~occupied])
-    straight, diagonal, queens = both[_ROOK], both[_BISHOP], both[_QUEEN]
-    # [4 lines (file, rank, two diagonals), 2 kinds (rooks or bishops; queens), 2 sides, N]
-    sliders = torch.stack([torch.stack([kind, queens]) for kind in (straight, straight, diagonal, diagonal)])
-    ways = [rays(sliders, empty, sign) for sign in (1, -1)]
-    by_rook, by_bishop = (torch.cat([way[lines, 0] for way in ways]) for lines in (slice(0, 2), slice(2, 4)))
-    by_queen = torch.cat([way[:, 1] for way in ways])
-    by_knight = torch.cat([shifts(both[_KNIGHT], KNIGHT, sign) for sign in (1, -1)])
-    by_king = union(torch.cat([shifts(both[_KING], LINES, sign) for sign in (1, -1)]))[None]
-    by_pawn = torch.stack([torch.stack([shift(sets.us[_PAWN], side), shift(sets.them[_PAWN], -side)]) for side in (9, 7)])
-    kinds = [by_pawn, by_knight, by_bishop, by_rook, by_queen, by_king]
-    return torch.stack([union(kind) for kind in kinds]), overlap(torch.cat(kinds))
+    # [4 lines, 2 kinds (rooks or bishops; queens), 2 sides, N]
+    sliders = both[[_ROOK, _QUEEN, _BISHOP, _QUEEN] * 2].view(4, 2, 2, -1)
+    # [2 (straight, diagonal), 2 kinds, 2 sides, N]
+    lines, crossed = overlap(torch.cat([rays(sliders, empty, sign) for sign in (1, -1)]).view(4, 2, 2, 2, -1))
+    pawns = torch.stack([torch.stack([shift(sets.us[_PAWN], side), shift(sets.them[_PAWN], -side)]) for side in (9, 7)])
+    knights, kings = (
+        torch.cat([shifts(both[kind], steps, sign) for sign in (1, -1)]) for kind, steps in ((_KNIGHT, KNIGHT), (_KING, LINES))
+    )
+    bishops, rooks = ((lines[pair, 0], crossed[pair, 0]) for pair in (1, 0))
+    (seen, twice), *others = overlap(pawns), overlap(knights), bishops, rooks, overlap(lines[:, 1], crossed[:, 1])
+    lowest = [seen]
+    for attacked, several in (*others, (union(kings), None)):
+        again = attacked & seen
+        lowest.append(attacked ^ again)
+        twice |= again
+        if several is not None:
+            twice |= several
+        seen = seen | attacked
+    return torch.stack(lowest), twice
 
 
-def _planes(sets: Sets, attacked: Tensor, twice: Tensor) -> Tensor:
+def _planes(sets: Sets, lowest: Tensor, twice: Tensor) -> Tensor:
     """Return the codes' bit planes [12, N]: four of the piece, four of our control, four of their control.
 
     A control's planes weigh 1, 2, 4 (least valuable attacker) and 6 (several attackers).
     """
-    seen = attacked[0]
-    lowest = [seen]
-    for kind in range(1, 6):
-        lowest.append(attacked[kind] & ~seen)
-        seen = seen | attacked[kind]
-    pieces = torch.stack(_code_planes([*sets.us, *sets.them], 4))
-    ours, theirs = torch.stack([*_code_planes(lowest, 3), twice]).unbind(1)
-    return torch.cat([pieces, ours, theirs])
+    ours, theirs = torch.stack([*_code_planes([*lowest], 3), twice], 1)
+    return torch.cat([torch.stack(_code_planes([*sets.us, *sets.them], 4)), ours, theirs])
 
 
 def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
-    return [union(torch.stack([squares for code, squares in enumerate(sets, start=1) if code >> plane & 1])) for plane in range(num_planes)]
+    return [reduce(or_, [squares for code, squares in enumerate(sets, start=1) if code >> plane & 1]) for plane in range(num_planes)]
 
 
 def _codes(planes: Tensor) -> Tensor:
     """Return codes [3, N, 8] from planes [12, N]. An int64 holds a rank's codes, one byte per square."""
-    ranks = (planes[:, :, None] >> RANK_SHIFTS.to(planes.device)) & 255
-    rows = ranks + _PLANE_ROWS.to(planes.device)
-    return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, *ranks.shape[1:]).sum(1)
-
-
-def _codes_at(codes: Tensor, rows: Tensor, squares: Tensor) -> Tensor:
-    """Return codes [3, M] of `squares` [M] of the positions `rows` [M]."""
-    index, bits = rows * 8 + (squares >> 3), (squares & 7) << 3
-    return torch.stack([(part.index_select(0, index) >> bits) & 15 for part in codes.flatten(1)])
+    rows = planes.view(torch.uint8).int() + _PLANE_ROWS.to(planes.device)
+    return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, -1, 8).sum(1)
 
 
 def _by_square(codes: Tensor) -> Tensor:
-    """Unpack codes [3, N, 8] to [3, N, 64]."""
-    return ((codes[..., None] >> RANK_SHIFTS.to(codes.device)) & 15).flatten(2)
-
-
-def _changed_squares(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Return move [M] and square [M] of each difference in any plane [12, N]."""
-    differ = before ^ after
-    some = differ[0]
-    for plane in differ[1:]:
-        some = some | plane
-    ranks = (some[:, None] >> RANK_SHIFTS.to(some.device)) & 255
-    index = IN_RANK.to(some.device).index_select(0, ranks.flatten()).view(-1, 64).nonzero()
-    return index[:, 0], index[:, 1]
+    """Unpack codes [3, N, 8] to [3, N * 64] uint8."""
+    return codes.view(torch.uint8).flatten(1)
 
 
 def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,7 +234,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
         # Pinned pieces that can move: a slider of this line, a pawn on the file, a pawn that captures the pinner.
         has_slide = has_slide | (union(shield & their_lines) != 0) | ((shift(shield[0] & them[_PAWN], DOWN) & empty) != 0)
         if sign < 0:
-            has_slide = has_slide | (shift(shield[2] & them[_PAWN], -9) & pinner[2] != 0)
+            has_slide = has_slide | (shift(shield[1] & them[_PAWN], -9) & pinner[1] != 0)
             has_slide = has_slide | (shift(shield[3] & them[_PAWN], -7) & pinner[3] != 0)
     # Targets in check are the checker's square and the squares between.
     targets = torch.where(is_check, checkers | between, ~theirs) & ~theirs
@@ -279,7 +261,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
 def on_lines(side: Tensor) -> Tensor:
     """Return the sliders of `side` [6, N] that move along each of the `LINES`, [4, N]."""
     straight, diagonal = side[_ROOK] | side[_QUEEN], side[_BISHOP] | side[_QUEEN]
-    return torch.stack([straight, straight, diagonal, diagonal])
+    return torch.stack([straight, diagonal, straight, diagonal])
 
 
 def _near_attackers(king: Tensor, pawns: Tensor, us: Tensor) -> Tensor:

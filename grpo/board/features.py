@@ -21,6 +21,7 @@ from torch.nn import functional
 from torch.nn.functional import embedding_bag
 
 from grpo.board.afterstates import NUM_CONTROLS, NUM_FEATURES, afterstates
+from grpo.board.bitboards import places
 from grpo.board.encoding import MAX_HALFMOVE_CLOCK, NUM_PIECE_CODES
 
 _PIECES: Final = NUM_PIECE_CODES * NUM_CONTROLS**2  # First feature of a piece with its square.
@@ -140,29 +141,33 @@ class _WeightedSums(torch.autograd.Function):
 
 def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tensor, repeats_BA: Tensor) -> MoveFeatures:
     """Return the features of the legal moves. `repeats_BA` ([B, A] bool) marks moves that repeat a position of their game."""
-    rows, columns = is_legal_BA.nonzero(as_tuple=True)
-    after = afterstates(encodings_BE, rows, action_ids_BA[rows, columns])
-    always = torch.ones_like(rows, dtype=torch.bool)[:, None]
-    clock = (after.features[:, -1:] * MAX_HALFMOVE_CLOCK).round().long()
-    repeats = repeats_BA[rows, columns][:, None]
-    after_codes = _WHOLE + 1 + torch.arange(NUM_FEATURES - 1, device=rows.device).expand(len(rows), -1)
-    of_move = torch.cat([torch.full_like(clock, _BOARD), after_codes, _CLOCK + clock, torch.full_like(clock, REPETITION + 1)], 1)
-    has = torch.cat([always, after.features[:, :-1] > 0, clock > 0, repeats], 1)
+    moves = places(is_legal_BA)
+    rows = moves // is_legal_BA.shape[1]
+    after = afterstates(encodings_BE, rows, action_ids_BA.flatten()[moves])
     old, new, squares = after.before, after.after, after.squares
-    changes = torch.stack([-1 - _control(old), 1 + _control(new), -1 - _piece(old[0], squares), 1 + _piece(new[0], squares)], 1)
-    differs = (old[0] != new[0])[:, None]
-    changed = torch.cat([torch.ones_like(differs), torch.ones_like(differs), differs, differs], 1)
+    differs = old[0] != new[0]
+    sizes = 2 + 2 * differs
+    clock = (after.features[:, -1] * MAX_HALFMOVE_CLOCK).round()
+    has = torch.cat([torch.ones_like(clock[:, None]) > 0, after.features > 0, repeats_BA.flatten()[moves, None]], 1)
     num_first = has.sum(1)
-    num_changed = torch.zeros_like(rows).index_add(0, after.moves, changed.sum(1))
-    counts = num_first + num_changed
-    starts = counts.cumsum(0) - counts
+    counts = num_first.index_add(0, after.moves, sizes)
     entries = torch.empty(int(counts.sum()), dtype=torch.int16, device=rows.device)
-    entries[_ranges(starts, num_first)] = of_move[has].to(torch.int16)
-    entries[_ranges(starts + num_first, num_changed)] = changes[changed].to(torch.int16)
+    codes = [_BOARD, *range(_WHOLE + 1, _WHOLE + NUM_FEATURES), (_CLOCK + clock).to(torch.int16), REPETITION + 1]
+    place = counts.cumsum(0) - counts
+    for code, is_there in zip(codes, has.unbind(1), strict=True):
+        entries[place] = code  # The next entry overwrites the code of a feature that the move lacks.
+        place = place + is_there
+    place = sizes.cumsum(0) - sizes + num_first.cumsum(0).index_select(0, after.moves)
+    entries.scatter_(0, place, (-1 - _control(old)).to(torch.int16))
+    entries.scatter_(0, place + 1, (1 + _control(new)).to(torch.int16))
+    pieces = places(differs)
+    place, squares = place[pieces] + 2, squares[pieces]
+    entries.scatter_(0, place, (-1 - _piece(old[0, pieces], squares)).to(torch.int16))
+    entries.scatter_(0, place + 1, (1 + _piece(new[0, pieces], squares)).to(torch.int16))
     boards = torch.cat([_control(after.board), _piece(after.board[0], torch.arange(64, device=rows.device))], 1)
     return MoveFeatures(
         boards=boards.to(torch.int16),
-        counts=torch.zeros_like(is_legal_BA, dtype=torch.uint8).index_put((rows, columns), counts.to(torch.uint8)),
+        counts=torch.zeros_like(is_legal_BA, dtype=torch.uint8).flatten().index_put((moves,), counts.to(torch.uint8)).view_as(is_legal_BA),
         num_entries=torch.zeros_like(encodings_BE[:, 0], dtype=torch.int64).index_add(0, rows, counts),
         entries=entries,
     )

@@ -20,21 +20,17 @@ from grpo.board.afterstates import (
     RANK_SHIFTS,
     RIGHT_ENDS,
     Sets,
-    attacks,
     moved,
     on_lines,
     sets_of,
 )
-from grpo.board.bitboards import KNIGHT, LINES, UP, advanced, rays, shift, shifts, signed, union
+from grpo.board.bitboards import KNIGHT, LINES, UP, advanced, places, rays, shift, shifts, signed, union
 from grpo.board.encoding import BLACK_TO_MOVE, CASTLING, EN_PASSANT, HALFMOVE_CLOCK, MAX_HALFMOVE_CLOCK
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 _RANK_3: Final = signed(chess.BB_RANK_3)
-# King's side, queen's side: squares that must be empty, squares that must not be attacked, the king's end square.
-_CASTLING: Final = (
-    (signed(chess.BB_F1 | chess.BB_G1), signed(chess.BB_E1 | chess.BB_F1 | chess.BB_G1), signed(chess.BB_G1)),
-    (signed(chess.BB_B1 | chess.BB_C1 | chess.BB_D1), signed(chess.BB_E1 | chess.BB_D1 | chess.BB_C1), signed(chess.BB_C1)),
-)
+# King's side, queen's side: squares that must be empty, the king's end square.
+_CASTLING: Final = ((chess.BB_F1 | chess.BB_G1, chess.BB_G1), (chess.BB_B1 | chess.BB_C1 | chess.BB_D1, chess.BB_C1))
 # A plane is the bitboard of all end squares that one step reaches; the step is the end's number minus the start's.
 _STEPS: Final = (
     *(sign * distance * step for sign in (1, -1) for distance in range(1, 8) for step in LINES),
@@ -66,11 +62,15 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     sets = sets_of(encodings_NE)
     device = encodings_NE.device
     planes = _pseudo_legal(sets, encodings_NE)
-    ranks = (planes[:, :, None] >> RANK_SHIFTS.to(device)) & 255
-    plane, rows, ends = IN_RANK.to(device).index_select(0, ranks.flatten()).view(len(planes), -1, 64).nonzero(as_tuple=True)
-    ids = _IDS.to(device)[plane, ends]
+    # Most planes are empty, so look for ranks with a square, and then for their squares.
+    ranks = planes.view(torch.uint8).flatten()
+    some = places(ranks != 0)
+    squares = places(IN_RANK.to(device).index_select(0, ranks[some].int()))
+    some, ends = some[squares >> 3], squares & 7
+    plane, row, rank = some // (8 * len(encodings_NE)), (some >> 3) % len(encodings_NE), some & 7
+    ids = _IDS.to(device)[plane, 8 * rank + ends]
     reached, piece = (ids >= 0).nonzero(as_tuple=True)
-    keys = (rows[reached] * NUM_ACTIONS + ids[reached, piece]).sort().values
+    keys = (row[reached] * NUM_ACTIONS + ids[reached, piece]).sort().values
     rows, ids = keys // NUM_ACTIONS, keys % NUM_ACTIONS
     # Moves that can leave our king attacked: all in check, the king's, from the king's lines, en passant.
     start, end, _ = ACTION_SQUARES.to(device)[ids].unbind(1)
@@ -79,21 +79,25 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     king_at = (encodings_NE[:, :64] == 6).to(torch.uint8).argmax(1)
     near = KING_LINES.to(device)[king_at] | kings
     is_passing = ((sets.us[_PAWN][rows] & bits[start]) != 0) & (end == encodings_NE[:, EN_PASSANT].long()[rows] + 39)
-    doubtful = (is_attacked(sets)[rows] | ((near[rows] & bits[start]) != 0) | is_passing).nonzero()[:, 0]
-    after, _, _ = moved(sets, rows[doubtful], ids[doubtful])
-    is_legal = torch.ones_like(rows, dtype=torch.bool).index_put((doubtful,), ~is_attacked(after))
+    doubtful = (is_attacked(sets, kings)[rows] | ((near[rows] & bits[start]) != 0) | is_passing).nonzero()[:, 0]
+    after, touched, _ = moved(sets, rows[doubtful], ids[doubtful])
+    start, end = start[doubtful], end[doubtful]
+    # A king that castles must not leave, cross or reach an attacked square.
+    is_castling = ((after.us[_KING] & touched) != 0) & ((end - start).abs() == 2)
+    path = torch.where(is_castling, touched | bits[(start + end) >> 1], after.us[_KING])
+    is_legal = torch.ones_like(rows, dtype=torch.bool).index_put((doubtful,), ~is_attacked(after, path))
     return rows[is_legal], ids[is_legal]
 
 
-def is_attacked(sets: Sets) -> Tensor:
-    """Return whether they attack our king, [N] bool."""
-    king, them = sets.us[_KING], sets.them
+def is_attacked(sets: Sets, squares: Tensor) -> Tensor:
+    """Return whether they attack any of `squares` [N], [N] bool."""
+    them = sets.them
     empty = ~(union(sets.us) | union(them))
     lines = on_lines(them)
-    attackers = (shift(king, 9) | shift(king, 7)) & them[_PAWN]
+    attackers = (shift(squares, 9) | shift(squares, 7)) & them[_PAWN]
     for sign in (1, -1):
-        attackers = attackers | (union(shifts(king, KNIGHT, sign)) & them[_KNIGHT]) | (union(shifts(king, LINES, sign)) & them[_KING])
-        attackers = attackers | union(rays(king.expand(4, -1), empty, sign) & lines)
+        attackers = attackers | (union(shifts(squares, KNIGHT, sign)) & them[_KNIGHT]) | (union(shifts(squares, LINES, sign)) & them[_KING])
+        attackers = attackers | union(rays(squares.expand(4, -1), empty, sign) & lines)
     return attackers != 0
 
 
@@ -115,20 +119,12 @@ def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
     single = shift(us[_PAWN], UP) & empty
     double = shift(single & _RANK_3, UP) & empty
     captures = [shift(us[_PAWN], side) & (theirs | passed) for side in (9, 7)]
-    planes.append(torch.stack([single, double, *captures, *_castling(sets, encodings_NE, empty)]))
-    return torch.cat(planes)
-
-
-def _castling(sets: Sets, encodings_NE: Tensor, empty: Tensor) -> list[Tensor]:
-    """Return the king's end square on each side, if it may castle, [N] bitboards."""
     rights = encodings_NE[:, CASTLING]
-    ends = [torch.zeros_like(empty) for _ in _CASTLING]
-    for side, (between, path, end) in enumerate(_CASTLING):
-        rows = ((rights[:, side] > 0) & ((empty & between) == between)).nonzero()[:, 0]
-        if len(rows):
-            attacked = union(attacks(sets.select(rows))[0][:, 1])
-            ends[side][rows] = torch.where((attacked & path) == 0, end, 0)
-    return ends
+    castling = [
+        torch.where((rights[:, side] > 0) & ((empty & between) == between), end, 0) for side, (between, end) in enumerate(_CASTLING)
+    ]
+    planes.append(torch.stack([single, double, *captures, *castling]))
+    return torch.cat(planes)
 
 
 def positions_after(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
