@@ -93,7 +93,7 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
         if size <= MAX_LINE:
             lines.append(line)
         size += len(line)
-        if is_comment or not (is_blank or line[0] in "%;"):  # Such lines may stand between tags.
+        if is_comment or not (is_blank or line[0] in "%;"):  # Blank, `%` and `;` lines may stand between tags.
             is_after_tag = line[0] == "[" and not is_comment
     if lines:
         yield "".join(lines) if size <= MAX_LINE else None

@@ -220,7 +220,7 @@ def play_match(
 
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    num_done, is_self_play = 0, first is second  # Then one batch has both sides' moves.
+    num_done, is_self_play = 0, first is second  # In self-play, one batch has both sides' moves.
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:

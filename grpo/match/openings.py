@@ -20,8 +20,8 @@ from grpo.settings.tree import EvaluationConfig
 
 _CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
-_LIMIT = "depth 6"  # Of the test for balance.
-_PLIES = 8  # Of a generated opening.
+_LIMIT = "depth 6"  # Search that tests the balance.
+_PLIES = 8  # Random plies of a generated opening.
 _MAX_CENTIPAWNS = 120  # Largest absolute score of a generated opening.
 
 

@@ -43,7 +43,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """One number of `rng` seeds all games' random streams."""
+    """All games' random streams are seeded with one number, which `rng` draws."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name

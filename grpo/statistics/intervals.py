@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # One-sided p-value up to which a claim is proven.
+LEVEL: Final = 0.025  # A claim counts as proven if its one-sided p-value is at most this.
 Z95: Final = 1.959964  # Half-width of a 95 % interval in standard errors.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Half-widths, in standard errors, of two intervals: one after half of the sample, one at its end.

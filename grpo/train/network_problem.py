@@ -184,7 +184,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
         num_dropped += len(free) - len(kept_indices)
         if reached is not None:
             numbers = [[*free][index] for index in kept_indices]
-            # Its own random number makes a trajectory's move independent of other trajectories' ends.
+            # Each trajectory has its own random number, so its move does not depend on the ends of the others.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
             rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)

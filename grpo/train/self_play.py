@@ -172,6 +172,6 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            # For repetitions: positions before the last pawn move or capture cannot recur.
+            # The stack serves to find repetitions. Positions before the last pawn move or capture cannot recur.
             yield board.copy(stack=board.halfmove_clock)
         board.push(chess.Move.from_uci(move))

@@ -27,7 +27,7 @@ class ValuedMove(Document):
 
 
 class NotableDecision(Document):
-    fen: str  # With move number 1.
+    fen: str  # Its move number is 1, because encodings have none.
     phase: Phase
     chosen: ValuedMove
     best: ValuedMove  # Engine's best move; the chosen move if it is one.

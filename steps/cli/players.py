@@ -100,7 +100,7 @@ def entered(
 
     with ExitStack() as stack:
         entrants = []
-        # With a common random stream, two equal players would draw the same numbers.
+        # Each player has its own random stream, because equal players would draw equal numbers from a common one.
         for number, (contestant, policy) in enumerate(zip(contestants, policies, strict=True)):
             stream = ("contestant", number)
             if policy is not None:

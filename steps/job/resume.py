@@ -77,7 +77,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # For the parallel tasks' outputs.
+    outputs["build_boards"] = outputs["join_boards"]  # Stands for the parallel tasks' outputs.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)

@@ -35,7 +35,7 @@ class Variant:
 class Parts:
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
     figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts` (what stands below).
-    variants: Mapping[str, Variant] = field(default_factory=dict)  # By step.
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # Step -> variant; other steps use their own file.
 
     def __post_init__(self) -> None:
         if unknown := self.variants.keys() - set(STEPS):

@@ -47,7 +47,7 @@ Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970; milliseconds
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # Such as `17/400` or `smoke/peak`.
+    name: str  # The checkpoint's name, such as `17/400` or `smoke/peak`.
     run: Id
     step: int  # GRPO step; 0 is the pretrained policy.
 
@@ -103,7 +103,7 @@ _ENDED_FORM: Final = TypeAdapter(_Ended)
 class Attempt:
     run: str
     step: str
-    part: str  # Such as "1 of 2"; empty for a step of one task.
+    part: str  # Parallel task, such as "1 of 2"; empty for a step of one task.
     number: int  # From 0, among the run's attempts.
     version: str
     started: float  # Seconds since 1970.

@@ -67,7 +67,7 @@ class NamedPolicy:
     policy_step: int
     output: StepOutput | None  # None if only MLflow has the files.
     part: str  # Policy's folder in the output (`champion`, `peak`), or "".
-    version: "Version | None" = None  # Of an alias or a version.
+    version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Download missing files. Raises CorruptError, ForeignError, TrackingAwayError."""

@@ -22,7 +22,7 @@ _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Of a server's answer, in a message.
+_MAX_CHARACTERS: Final = 200  # Longest quote of a server's answer in a message.
 # Signs of an outage in another server's JSON: MLflow's message has no HTTP status then.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
