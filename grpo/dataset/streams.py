@@ -63,7 +63,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     A pattern is an https address, or a file, folder or glob (local, S3 or hub). Folders include subfolders, without hidden files and
     unknown suffixes.
 
-    Raises SourceError if a pattern matches nothing or may contain a secret, if two files have one name, or if a file cannot be read.
+    Raises SourceError for a pattern without a file or with a possible secret, two files of one name, and an unreadable file.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))

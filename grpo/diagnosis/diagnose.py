@@ -125,8 +125,8 @@ class Watch:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """Add the next record and return the findings that are new.
 
-        The checks run at records 0 (before step 1), 1, 10, 20, ... (from 2,000 on every 20, from 3,000 on every 30, ...), and when a column
-        first has NaN or infinity.
+        The checks run when a column first has NaN or infinity, and at records 0 (before step 1), 1, 10, 20 and so on. The interval grows:
+        20 from record 2,000 on, 30 from record 3,000 on.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)

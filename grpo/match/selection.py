@@ -1,10 +1,9 @@
 """Report of the step `select`: the decision with its evidence, and sentences for pages.
 
-- Candidate: the checkpoint that games of the step `screen` chose; champion of the run if the decision promotes it.
+- Candidate: the checkpoint that games of the step `screen` chose. It becomes champion of the run if the decision promotes it.
 - Pretrained policy: the policy before GRPO, the candidate's own start.
 - Ladder: engine opponents with known ratings.
-- Adjudicated: a draw by repetition, fifty moves or ply cap counts as a win of a side that is clearly ahead. "As played" counts real
-  results.
+- As played: by real results. Adjudicated: a draw by repetition, fifty moves or ply cap is a win of a side that is clearly ahead.
 """
 
 from grpo.match.ladder import Placement

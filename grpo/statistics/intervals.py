@@ -71,7 +71,7 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998), so a few
+    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998). So a few
     pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)
