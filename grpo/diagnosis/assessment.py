@@ -4,6 +4,7 @@
 - Single reward: of one sampled move or answer, not a row's mean.
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
+- Held-out measure: a measure on states that are never trained.
 - Block: ten consecutive rows (fewer in short histories), of which the median counts.
 """
 

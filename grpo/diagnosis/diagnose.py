@@ -22,7 +22,7 @@ _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
+"""Group -> quantities (meanings of columns). A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
 _MIN_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 

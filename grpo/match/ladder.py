@@ -1,6 +1,6 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would beat
+The rungs go from a random mover to Stockfish without random moves. Each rung plays only the next two rungs below it, because it would beat
 weaker ones nearly always. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
@@ -239,7 +239,7 @@ def place_on_ladder(
                 results[rung].append(play(ladder.rungs[rung], part))
         games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
         placed = tuple(PlacedGames(probes=tuple(before), games=rated, z=z) for before, rated in zip(probes, games, strict=True))
-        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # 0 for a single player.
+        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
     return placed
@@ -288,5 +288,5 @@ def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
 
 
 def _by_rating(ladder: Ladder) -> list[int]:
-    """Return indices, lowest rating first, which may be in another order than the rungs."""
+    """Return indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
     return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]

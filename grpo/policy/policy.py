@@ -25,7 +25,7 @@ from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
 _MAX_CACHED: Final = 50_000
-_NUM_CACHED: Final = 3  # Cached moves of a board: more than the candidates, which training changes.
+_NUM_CACHED: Final = 3  # Cached moves of a board. The network looks at fewer, but training changes at which.
 _CACHED_AT_ONCE: Final = 1_024
 _HASHED_BYTES: Final = 1 << 20
 

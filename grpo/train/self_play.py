@@ -54,7 +54,7 @@ class SelfPlay:
     """Keys of positions that must not be states."""
     num_processes: int
     prepared: Callable[[PositionBatch], PositionBatch]
-    """The reference's. The policy's own would round otherwise after a resume."""
+    """`NetworkPolicy.prepared` of the reference, the frozen policy of the KL. The policy's own would round otherwise after a resume."""
     say: Callable[[str], None]
     """Prints a line."""
     _round: int | None = None

@@ -45,7 +45,7 @@ from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
-NUM_CHECKPOINTS_KEPT: Final = 12  # With held-out measurements.
+NUM_CHECKPOINTS_KEPT: Final = 12  # Checkpoints with measurements on held-out boards.
 _REGRET: Final = "heldout/regret_best"
 
 
