@@ -53,7 +53,7 @@ def evidence_of(series: Series, *facts: str, begin: float | None = None, severit
 
 
 def tail(values: Array) -> float:
-    """Return the median of the last 5 % of the rows (3 to 20 rows). Many runs are stopped soon after they fall apart."""
+    """Return the median of the last 5 % of the rows (3 to 20 rows). So few, because many runs are stopped soon after they fall apart."""
     return median(values[-max(3, min(20, len(values) // 20)) :])
 
 

@@ -83,7 +83,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     ordered: list[Finding] = []
     while waiting:
         consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
-        # A finding without a waiting cause; in a circle of causes, the first finding.
+        # Take a finding whose cause is not waiting. If causes form a circle, take the first finding.
         cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
         following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
         ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]

@@ -23,9 +23,9 @@ _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE: Final = 0.5  # Fraction of finite cells from which a column counts as logged in every row.
-_REGULAR: Final = 0.9  # Fraction of equal gaps from which a column counts as logged at intervals.
-_SAME: Final = 0.02  # Relative difference of equal values.
+_DENSE: Final = 0.5  # A column with at least this fraction of finite cells counts as logged in every row.
+_REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps counts as logged at intervals.
+_SAME: Final = 0.02  # Values with at most this relative difference count as equal.
 _RESUMES: Final = 20  # How often the steps may fall: a resumed run appends rows.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""

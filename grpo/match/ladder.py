@@ -118,7 +118,9 @@ class LadderReport(Ladder):
 
 
 Reach = Literal["within", "below", "above", "between"]
-"""Whether a player's score against a nearest rung is between 0.2 and 0.8; if not, where its strength lies."""
+"""Whether a player's score against a nearest rung is within 0.2 and 0.8. If not, the player is below or above the ladder, or between two
+rungs.
+"""
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
@@ -204,7 +206,7 @@ def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the interval's half-width after each part of the games, in standard errors, and a part's openings per rung."""
+    """Return the interval's half-width (in standard errors) after each part of the games, and the openings of a part per rung."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 

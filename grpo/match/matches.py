@@ -87,7 +87,7 @@ class MatchReport(Document):
     num_openings: int
     answers: dict[str, ReplyCounts]  # `first` or `second` -> counts; only players that returned a `Reply`.
     adjudicated: Estimate | None = None
-    num_failed: int = 0  # Not adjudicated, because the engine failed; draws in `adjudicated`.
+    num_failed: int = 0  # Games that the engine failed to adjudicate; draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ class Selection(Decision):
     """Without a candidate, fields about it are None."""
 
     champion_step: int  # 0 is the pretrained policy.
-    peak_step: int  # Highest lower bound of the score against the pretrained policy; 0 if no checkpoint played.
+    peak_step: int  # Checkpoint whose score against the pretrained policy has the highest lower bound; 0 if none played.
     peak: Estimate | None = None
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]

@@ -170,7 +170,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
     rewards = _changes(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
-    # Once per trajectory.
+    # An initial state counts once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
     for ply in range(1, num_own_moves):
         if games:

@@ -144,7 +144,7 @@ def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
 class Interval:
     label: str
     estimate: Estimate
-    kind: str  # Sets the color.
+    kind: str  # Kind of measurement, which sets the color.
     is_ringed: bool = False  # A ring marks the peak, the checkpoint to resume from.
 
 

@@ -55,8 +55,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
-    Raises NotFoundError without such a policy, run or checkpoint; ResumeError if the origin lacks the output of a step, or if only MLflow
-    has the champion; and the other errors of `named_policy`.
+    Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
+    or only MLflow has the champion. The other errors are those of `named_policy`.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:

@@ -62,7 +62,7 @@ class RunFacts(TypedDict):
     command: str  # Starts an equal run.
     label: str  # Name in trackers.
     tags: dict[str, str]
-    head: str  # Begin of the trackers' description (Markdown).
+    head: str  # Beginning of the trackers' description (Markdown).
     texts: dict[FileName, str]  # The settings as typed, by file name.
     origin: OriginFacts | None
     started: Seconds
@@ -253,7 +253,7 @@ class Run:
     def failure(self) -> Attempt | None:
         """Latest failed attempt, else latest killed one, of tasks that were not tried again."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
-        # After a failure, the scheduler kills the parallel tasks.
+        # After a failure, the scheduler kills the parallel tasks, so the failed attempt is the cause.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 
