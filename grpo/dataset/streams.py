@@ -123,7 +123,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # A secret, or an unknown scheme of an address.
+    except ValueError as error:  # A secret, or an unknown scheme.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")

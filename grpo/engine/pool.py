@@ -174,7 +174,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches as a text if the engine counts as broken, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)

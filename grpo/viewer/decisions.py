@@ -30,7 +30,7 @@ class NotableDecision(Document):
     fen: str  # Its move number is 1, because encodings have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move; the chosen move if it is one.
+    best: ValuedMove  # Engine's best move: the chosen move if no move is better.
     regret: float
     margin: float
     before: ValuedMove | None  # Earlier policy's move.
