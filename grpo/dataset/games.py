@@ -23,7 +23,7 @@ class Reason(StrEnum):
     NOT_A_GAME = "not a game"
     ILLEGAL_POSITION = "illegal position"
     VARIANT = "variant"  # Detail: the variant's name.
-    ILLEGAL_MOVE = "illegal move"  # An illegal or unreadable move.
+    ILLEGAL_MOVE = "illegal move"  # Or unreadable.
     NO_MOVES = "no moves"  # Detail: the FEN tag, or "".
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"

@@ -54,7 +54,7 @@ class SourceFile:
     name: str  # File name without folder, or `ARCHIVE.zip/MEMBER`.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
-    member: str = ""  # Path in the archive.
+    member: str = ""
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:

@@ -32,7 +32,7 @@ MAX_PLIES: Final = 160
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors.
 _STATES_PER_OPENING: Final = 40  # Most openings give more.
 _MIN_BATCHES: Final = 4  # A round fails after the games of this many batches, plus one game per wanted state.
-_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal.
+_MIN_STRIDE: Final = 3  # Plies between states, because neighbors are nearly equal.
 _MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
@@ -56,7 +56,6 @@ class SelfPlay:
     prepared: Callable[[PositionBatch], PositionBatch]
     """`NetworkPolicy.prepared` of the reference, the frozen policy of the KL. The policy's own would round otherwise after a resume."""
     say: Callable[[str], None]
-    """Prints a line."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
