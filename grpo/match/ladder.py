@@ -142,7 +142,7 @@ class Placement(Document):
     rating_of_all: Estimate  # The interval includes the rungs' errors.
     reach: Reach
     probes: tuple[RungMatch, ...]
-    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first.
+    games: tuple[RungMatch, ...]  # Against the two nearest rungs, weaker first.
 
     @property
     def text(self) -> str:

@@ -68,7 +68,7 @@ class BoardsConfig(Section):
     max_per_game_and_phase: Count = 4
     """Maximum boards of a phase per game."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out."""
+    """Files with positions, such as openings, that the dataset leaves out, also mirrored."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
