@@ -47,7 +47,7 @@ def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
         for row in batch.to_pylist()
     ]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
-    # A row of None gives the names.
+    # A row of None gives the names, also for an empty table.
     names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
     return {name: [row[name] for row in rows] for name in names} | copied
 

@@ -90,7 +90,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
         reports[suite.name] = [_result(check, [results[check.name, label] for label in check.expectations]) for check in suite.checks]
     if data_docs is not None:
         context.build_data_docs(site_names=[_SITE])
-        _drop_unused_images(data_docs)
+        _drop_unused_images(data_docs)  # 3 MB of a disabled tour.
     return reports
 
 

@@ -34,7 +34,7 @@ class Histogram(Document):
     """Width of a bin; the first begins at `low`."""
     classes: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
-    """One row per class."""
+    """Count of each bin, one row per class."""
 
 
 class Distributions(Document):

@@ -1,9 +1,7 @@
 """GRPO for chess in one file: games, move values, imitation, GRPO and a match. Takes about a minute on two cores.
 
-Run `python examples/small_grpo.py`. Imitation trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value
-of a move is the mover's win probability after it, by Stockfish.
-
-The pipeline (`flows/chess_grpo.py`) does the same with more data, checks, checkpoints, and enough games to prove a gain.
+Imitation trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value of a move is the mover's win
+probability after it, by Stockfish. The pipeline (`flows/chess_grpo.py`) adds data, checks, checkpoints, and enough games to prove a gain.
 """
 
 import shutil

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
 
-# In a checkout the packages are beside this folder.
+# A checkout has the packages beside this folder; a container has them on the path.
 if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(_FOLDER.parent))
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# For `before_metaflow`: the folder is not on the path of `python -P` and of tests.
+# `python -P` and tests do not have the folder of `before_metaflow` on the path.
 sys.path.append(str(Path(__file__).resolve().parent))
 import_module("before_metaflow")
 

@@ -72,7 +72,7 @@ def body(work: Work) -> None:
         if origin is not None:
             before, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
             trainer.begin_from(*origin, takes_optimizer=before == now)
-            if before != now:  # The moments are of the old objective.
+            if before != now:  # Adam's moments are of the old objective.
                 work.say("the optimizer begins anew, because grpo.num_own_moves differs from the checkpoint's")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 

@@ -32,4 +32,4 @@ PEAK: Final = "peak"
 
 The peak's score against the pretrained policy has the highest lower bound of all checkpoints that played.
 """
-ALIASES: Final = (CHAMPION, PEAK)  # Also policy names in commands.
+ALIASES: Final = (CHAMPION, PEAK)  # The registry's aliases, also policy names in commands.

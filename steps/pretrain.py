@@ -36,13 +36,13 @@ class Imitation(Document):
 
     num_positions: int
     num_steps: int
-    best_step: int  # Lowest validation loss; these weights are saved.
+    best_step: int  # Step of the lowest validation loss, whose weights are saved.
     weights: str  # Hash.
     learning_rate: float
     train_loss: float  # Mean since the previous validation.
     validation_loss: float
     top1: float  # Fraction of boards whose played move is the likeliest.
-    top5: float  # Among the five likeliest.
+    top5: float  # Fraction whose played move is among the five likeliest.
     entropy: float
 
 

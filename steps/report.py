@@ -38,7 +38,7 @@ STEP: Final = Step(
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_Yardstick = dict[str, str | None]  # What a result depends on besides the policy.
+_Yardstick = dict[str, str | None]  # Everything besides the policy that a result depends on.
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
@@ -46,7 +46,7 @@ _REGRET: Final = "heldout/regret_best"
 def body(work: Work) -> None:
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_document(work.folder / RESULTS, results)
-    results = read_results(work.folder / RESULTS)  # With sorted keys, as later readers get them.
+    results = read_results(work.folder / RESULTS)  # The file's keys are sorted, as later readers get them.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
     hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}

@@ -218,7 +218,7 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts. While another process has it, wait, after `on_wait(name of the process)`.
+    """Hold a lock file while the block lasts. If another process holds it, call `on_wait` with that process's name, and wait.
 
     The file is never deleted, because a lock on a deleted file protects nothing. Raises StorageError.
     """

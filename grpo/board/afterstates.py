@@ -245,7 +245,7 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     pawns = free[_PAWN]
     step = shift(pawns, DOWN) & empty
     reached = reached | ((shift(pawns, -9) | shift(pawns, -7)) & ours) | step | (shift(step & _RANK_6, DOWN) & empty)
-    is_double = (checkers & (checkers - 1)) != 0  # Then only the king can move.
+    is_double = (checkers & (checkers - 1)) != 0  # Two checkers: only the king can move.
     has_reply = ~is_double & (((reached & targets) != 0) | (~is_check & has_slide))
     # En passant removes two pawns from one rank, which can uncover the king.
     for side in (9, 7):

@@ -32,7 +32,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that repeat a position of the move stack. One repetition counts, as in engines."""
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
-    # With the move, a repetition has at least four plies.
+    # The shortest repetition has four plies, the move included.
     if num_reversible < 3:
         return []
     earlier: dict[Hashable, set[Hashable]] = {}

@@ -72,7 +72,7 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     reached, piece = (ids >= 0).nonzero(as_tuple=True)
     keys = (row[reached] * NUM_ACTIONS + ids[reached, piece]).sort().values
     rows, ids = keys // NUM_ACTIONS, keys % NUM_ACTIONS
-    # Moves that can leave our king attacked: all in check, the king's, from the king's lines, en passant.
+    # These moves can leave our king attacked: any move in check, king moves, moves from the king's lines, en passant.
     start, end, _ = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = BIT.to(device)
     kings = sets.us[_KING]

@@ -23,7 +23,7 @@ _MAX_FAILED_IN_A_ROW: Final = 5  # games
 # Nodes per move; each side of a game draws one of these limits.
 NODES: Final = (60, 240, 960)
 RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Applies to later moves.
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 

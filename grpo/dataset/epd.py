@@ -19,7 +19,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and stripped text of each line. Skips blank lines and `#` comments; a too long line becomes a Rejection."""
+    """Yield byte offset and stripped text of each line, or a Rejection of a line that is too long. Skips blank lines and `#` comments."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:

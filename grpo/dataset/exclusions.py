@@ -11,9 +11,9 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Such entries have no position that could enter the dataset.
+# Entries rejected for these reasons have no position that could enter the dataset.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
-_MAX_NAMED: Final = 20  # Entries that the error lists.
+_MAX_NAMED: Final = 20  # In the error.
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:

@@ -93,7 +93,7 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
         if size <= MAX_LINE:
             lines.append(line)
         size += len(line)
-        if is_comment or not (is_blank or line[0] in "%;"):  # Such lines may stand between tags.
+        if is_comment or not (is_blank or line[0] in "%;"):  # Blank, `%` and `;` lines may stand between tags.
             is_after_tag = line[0] == "[" and not is_comment
     if lines:
         yield "".join(lines) if size <= MAX_LINE else None
@@ -135,9 +135,9 @@ def _opens_comment(text: str) -> bool:
 
 
 def _lines(stream: BinaryIO) -> Iterator[str]:
-    """Yield lines, split before each Event tag and between tags at a line's beginning (if moves or nothing follow)."""
+    """Yield lines. A line is split before each Event tag. Tags at a line's beginning get lines of their own if moves or nothing follow."""
     for _, data in lines_of(stream):
-        # Latin-1 gives one character per byte, so a too long line stays too long.
+        # Latin-1 gives one character per byte, so a line that is too long stays too long.
         line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)

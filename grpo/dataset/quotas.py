@@ -46,7 +46,7 @@ def split_fractions(config: BoardsConfig) -> dict[Split, float]:
 
 
 def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
-    """Divide each split's boards equally among the phases, without the remainder."""
+    """Divide each split's boards equally among the phases; a remainder is dropped."""
     counts = {Split.TRAIN: config.num_train, Split.VALIDATION: config.num_validation, Split.HELDOUT: config.num_heldout}
     return {(split, phase): count // len(PHASES) for split, count in counts.items() for phase in PHASES}
 

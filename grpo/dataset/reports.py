@@ -6,7 +6,7 @@ from grpo.base.documents import Document
 class Boards(Document):
     rows: int
     used_games: int
-    """Games that the boards are from."""
+    """Games with boards."""
     splits: dict[str, int]
     natural_phases: dict[str, int]
     """Phase -> positions read."""

@@ -54,7 +54,7 @@ class SourceFile:
     name: str  # File name without folder, or `ARCHIVE.zip/MEMBER`.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
-    member: str = ""  # Path in the archive.
+    member: str = ""
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
@@ -63,7 +63,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     A pattern is an https address, or a file, folder or glob (local, S3 or hub). Folders include subfolders, without hidden files and
     unknown suffixes.
 
-    Raises SourceError if a pattern matches nothing or may contain a secret, if two files have one name, or if a file cannot be read.
+    Raises SourceError for a pattern without a file or with a possible secret, two files of one name, and an unreadable file.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -123,7 +123,7 @@ def _addresses(pattern: str) -> list[str]:
         refuse_secret(pattern)
         with _plain_errors(pattern):
             is_named, matches = _matches(pattern)
-    except ValueError as error:  # A secret, or an unknown scheme of an address.
+    except ValueError as error:  # A secret, or an unknown scheme.
         raise SourceError(str(error)) from None
     if is_named and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")

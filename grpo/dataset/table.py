@@ -67,7 +67,7 @@ BOARD_SCHEMA: Final = pa.schema(
 - `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
 - `centipawns`, `mate_in`: the engine's score of each move; one of the two is null
-- `strong_values`: values of a deeper search (`evaluation.heldout_depth`), on held-out boards only
+- `strong_values`: values of a deeper search, only on held-out boards (which are never trained)
 """
 
 GAME_SCHEMA: Final = pa.schema(

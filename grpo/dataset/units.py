@@ -19,8 +19,8 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# With several units, each collects 1.06 x part + 2 x sqrt(part) boards of a cell; part = boards of the cell / units. The surplus replaces
-# boards that several units find: `cut_to_quota` keeps one copy. The root covers the random variation of small parts.
+# Each of several units collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus replaces
+# boards that several units find, because `cut_to_quota` keeps one copy. The root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512

@@ -4,6 +4,7 @@
 - Single reward: of one sampled move or answer, not a row's mean.
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
+- Held-out measure: a measure on states that are never trained.
 - Block: ten consecutive rows (fewer in short histories), of which the median counts.
 """
 
@@ -52,7 +53,7 @@ def evidence_of(series: Series, *facts: str, begin: float | None = None, severit
 
 
 def tail(values: Array) -> float:
-    """Return the median of the last 5 % of the rows (3 to 20 rows). Many runs are stopped soon after they fall apart."""
+    """Return the median of the last 5 % of the rows (3 to 20 rows). So few, because many runs are stopped soon after they fall apart."""
     return median(values[-max(3, min(20, len(values) // 20)) :])
 
 

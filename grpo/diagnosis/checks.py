@@ -19,7 +19,7 @@ from grpo.diagnosis.history import History, When
 class DiagnosisCheck:
     name: str
     when: When
-    needs: tuple[tuple[str, ...], ...]  # The history must have one quantity of each group.
+    needs: tuple[tuple[str, ...], ...]  # The history must have one quantity (a column's meaning) of each group.
     finds: Callable[[Assessment], Answer]
     severity: Severity
     means: str

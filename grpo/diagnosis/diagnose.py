@@ -22,7 +22,7 @@ _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
 }
-"""A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
+"""Group -> quantities (meanings of columns). A run is judged only if each group has a quantity with at least `_MIN_ROWS` rows."""
 _MIN_ROWS: Final = 10
 _LEADS_TO: Final = {check.name: check.leads_to for check in CHECKS}
 
@@ -83,7 +83,7 @@ def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     ordered: list[Finding] = []
     while waiting:
         consequences = {name for finding in waiting for name in _LEADS_TO[finding.name] - {finding.name}}
-        # A finding without a waiting cause; in a circle of causes, the first finding.
+        # Take a finding whose cause is not waiting. If causes form a circle, take the first finding.
         cause = next((finding for finding in waiting if finding.name not in consequences), waiting[0])
         following = [finding for finding in waiting if finding is not cause and finding.name in _LEADS_TO[cause.name]]
         ordered += [cause.model_copy(update={"cause": ""}), *(finding.model_copy(update={"cause": cause.name}) for finding in following)]
@@ -125,8 +125,8 @@ class Watch:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """Add the next record and return the findings that are new.
 
-        The checks run at records 0 (before step 1), 1, 10, 20, ... (from 2,000 on every 20, from 3,000 on every 30, ...), and when a column
-        first has NaN or infinity.
+        The checks run when a column first has NaN or infinity, and at records 0 (before step 1), 1, 10, 20 and so on. The interval grows:
+        20 from record 2,000 on, 30 from record 3,000 on.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)

@@ -23,16 +23,16 @@ MOST_LEGAL_MOVES: Final = 218
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
 """Quantity, and the largest first value that rounding explains, in nats."""
 _KL_OF_UPDATES: Final = 0.05
-"""Largest first KL, in nats, by updates before the first row."""
+"""Largest first KL, in nats, that updates before the first row cause."""
 _KL_GROWS: Final = 0.3
-"""A first KL below this fraction of the next ten rows' median is also by updates."""
+"""Updates also cause a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""Largest first KL, in nats, by scoring at another temperature than sampling (1.3 instead of 1.0 gives 0.05)."""
+"""Largest first KL, in nats, that scoring at another temperature causes (1.3 instead of 1.0 causes 0.05)."""
 _FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_kl_limit` scales the limit.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
-_FEWEST_FOR_FLAT: Final = 100  # Steps; also rows if a single reward's deviation is unknown, otherwise half as many rows.
-# A reward is flat if its rise is at most (upper bound, `Trend.most`):
+_FEWEST_FOR_FLAT: Final = 100  # Fewest steps, and fewest rows if a single reward's deviation is unknown (else half as many rows).
+# A reward is flat if the upper bound of its rise (`Trend.most`) is at most:
 _FLAT: Final = 0.25  # Without a certain rise, in standard deviations of a single reward.
 _FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows (`Trend.noise`), if those of single rewards are unknown.
 _NOTHING: Final = 0.03  # Despite a certain rise, in standard deviations of a single reward.
@@ -86,7 +86,7 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
         # An answer's KL sums over tokens, so updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # Updates make a KL grow.
+        # A KL that updates cause would grow.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"

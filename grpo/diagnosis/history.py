@@ -23,9 +23,9 @@ _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
 )
-_DENSE: Final = 0.5  # Fraction of finite cells from which a column counts as logged in every row.
-_REGULAR: Final = 0.9  # Fraction of equal gaps from which a column counts as logged at intervals.
-_SAME: Final = 0.02  # Relative difference of equal values.
+_DENSE: Final = 0.5  # A column with at least this fraction of finite cells counts as logged in every row.
+_REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps counts as logged at intervals.
+_SAME: Final = 0.02  # Values with at most this relative difference count as equal.
 _RESUMES: Final = 20  # How often the steps may fall: a resumed run appends rows.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
@@ -214,7 +214,7 @@ class History:
     def blocks(self, series: Series) -> Array:
         """Return first step, last step and median of each full block of rows, [blocks, 3].
 
-        If the last rows of a complete history do not fill a block, the last ones form a block that overlaps the block before.
+        If rows of a complete history are left over, the last rows form one more block.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -349,10 +349,12 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 
 
 def _not_finite(cells: Array) -> Flags:
-    """Return for each cell whether NaN or infinity was measured. Programs also write NaN if nothing was measured.
+    """Return for each cell whether NaN or infinity was measured.
 
-    NaN counts in a column without numbers; between numbers, if the column is logged in every row; after the last number, if the column is
-    logged in every row or NaN lasts for two of the longest intervals.
+    Programs also write NaN if nothing was measured. So NaN counts only in a column without numbers, and:
+
+    - between numbers, if the column is logged in every row
+    - after the last number, if the column is logged in every row or NaN lasts for two of the longest intervals
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

@@ -24,7 +24,7 @@ class EngineError(PlainError, RuntimeError):
 
 
 class IllegalMoveError(EngineError):
-    """The engine named an illegal move."""
+    """An engine's illegal move."""
 
 
 class Score(NamedTuple):

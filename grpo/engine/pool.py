@@ -111,8 +111,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        Raises EngineMissingError if the engine's MultiPV is too small. With `gives_up`, raises EngineError if five queries in a row failed,
-        or if at least ten and at least 1 % of all calls' queries failed.
+        Raises EngineMissingError if the engine's MultiPV is too small. `gives_up` raises EngineError after five failed queries in a row, or
+        if at least 10 and 1 % of all queries failed.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -174,7 +174,6 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             raise
 
     def _at_fault(self) -> str:
-        """Return the failed searches as a text if the engine counts as broken, or ""."""
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)

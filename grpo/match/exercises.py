@@ -22,7 +22,7 @@ _AT_ONCE: Final = 1_000  # Exercises in memory.
 class Exercise:
     """Positions in which the solver must move."""
 
-    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]  # Position and its right moves.
+    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]  # Right moves.
     groups: tuple[str, ...] = ()  # A puzzle's rating band and themes.
 
 

@@ -1,6 +1,6 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-The rungs go from a random mover to Stockfish at full strength. Each rung plays only the next two rungs below it, because it would beat
+The rungs go from a random mover to Stockfish without random moves. Each rung plays only the next two rungs below it, because it would beat
 weaker ones nearly always. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
@@ -129,7 +129,9 @@ class LadderReport(Ladder):
 
 
 Reach = Literal["within", "below", "above", "between"]
-"""Whether a player's score against a nearest rung is between 0.2 and 0.8; if not, where its strength lies."""
+"""Whether a player's score against a nearest rung is within 0.2 and 0.8. If not, the player is below or above the ladder, or between two
+rungs.
+"""
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
@@ -151,7 +153,7 @@ class Placement(Document):
     rating_of_all: Estimate  # The interval includes the rungs' errors.
     reach: Reach
     probes: tuple[RungMatch, ...]
-    games: tuple[RungMatch, ...]  # Matches against the two nearest rungs, weaker first.
+    games: tuple[RungMatch, ...]  # Against the two nearest rungs, weaker first.
 
     @property
     def text(self) -> str:
@@ -215,7 +217,7 @@ def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
-    """Return the interval's half-width after each part of the games, in standard errors, and a part's openings per rung."""
+    """Return the interval's half-width (in standard errors) after each part of the games, and the openings of a part per rung."""
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
@@ -250,7 +252,7 @@ def place_on_ladder(
                 results[rung].append(play(ladder.rungs[rung], part))
         games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
         placed = tuple(PlacedGames(probes=tuple(before), games=rated, z=z) for before, rated in zip(probes, games, strict=True))
-        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # 0 for a single player.
+        difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
             break
     return placed
@@ -299,5 +301,5 @@ def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
 
 
 def _by_rating(ladder: Ladder) -> list[int]:
-    """Return indices, lowest rating first, which may be in another order than the rungs."""
+    """Return indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
     return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]

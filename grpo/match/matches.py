@@ -87,7 +87,7 @@ class MatchReport(Document):
     num_openings: int
     answers: dict[str, ReplyCounts]  # `first` or `second` -> counts; only players that returned a `Reply`.
     adjudicated: Estimate | None = None
-    num_failed: int = 0  # Not adjudicated, because the engine failed; draws in `adjudicated`.
+    num_failed: int = 0  # Games that the engine failed to adjudicate; draws in `adjudicated`.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,7 +221,7 @@ def play_match(
 
 
 def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    num_done, is_self_play = 0, first is second  # Then one batch has both sides' moves.
+    num_done, is_self_play = 0, first is second  # In self-play, one batch has both sides' moves.
     while True:
         unfinished = [index for index, game in enumerate(games) if game.end is None]
         if len(games) - len(unfinished) > num_done:

@@ -1,6 +1,6 @@
 """Openings of matches: balanced positions after random plies, or positions of an opening book (a file with one position a line).
 
-They are distinct, because deterministic players would repeat a game.
+Openings are distinct, because deterministic players would repeat a game.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from grpo.settings.tree import EvaluationConfig
 
 _CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
-_LIMIT = "depth 6"  # Of the test for balance.
-_PLIES = 8  # Of a generated opening.
+_LIMIT = "depth 6"  # Search that tests the balance.
+_PLIES = 8  # Random plies of a generated opening.
 _MAX_CENTIPAWNS = 120  # Largest absolute score of a generated opening.
 
 
@@ -32,7 +32,8 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    Adds to `exclude` the keys of the openings, without a book of all tried positions. A smaller count gives the beginning of the same list.
+    Adds the keys of the openings to `exclude`; without a book, the keys of all tried positions. A smaller count gives the beginning of the
+    same list.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """
@@ -64,7 +65,7 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
     texts: set[bytes] = set()
     for file in book_files(book):
         with opened(file) as stream:
-            # A too long line comes as a Rejection, whose text is no opening.
+            # A line that is too long comes as a Rejection, whose text is no opening.
             texts.update(str(entry).encode() if isinstance(entry, Rejection) else entry[1] for entry in lines(stream, file.name))
     entries = sorted(texts)
     drawn: dict[str, str] = {}

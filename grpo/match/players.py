@@ -20,7 +20,7 @@ from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
 _BOARDS_PER_FORWARD = 1_024
-NUM_ROOTS: Final = 2**63 - 1  # Bound of the seeds of `GameStreams`.
+NUM_ROOTS: Final = 2**63 - 1  # Seeds of `GameStreams` are below this.
 
 
 class Player(Protocol):
@@ -43,7 +43,7 @@ class BestMovePlayer:
 
 
 class SamplingPlayer:
-    """One number of `rng` seeds all games' random streams."""
+    """All games' random streams are seeded with one number, which `rng` draws."""
 
     def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
         self.name = name

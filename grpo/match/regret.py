@@ -18,7 +18,7 @@ from grpo.dataset.table import BoardArrays
 from grpo.match.accuracy import move_quality
 from grpo.policy.distribution import MovePolicy, PositionBatch
 
-_BATCH = 512  # Boards in one forward pass.
+_BATCH = 512
 BLUNDER = 0.10  # Loss of value from which a move is a blunder.
 
 

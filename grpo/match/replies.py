@@ -11,7 +11,7 @@ import chess
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplyCounts:
     num_moves: int = 0  # Requested moves.
-    num_answers: int = 0  # With retries.
+    num_answers: int = 0  # First answers and retries.
     num_unreadable: int = 0  # No move can be parsed, or the engine died or hung.
     num_illegal: int = 0
 

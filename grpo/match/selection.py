@@ -1,10 +1,9 @@
 """Report of the step `select`: the decision with its evidence, and sentences for pages.
 
-- Candidate: the checkpoint that games of the step `screen` chose; champion of the run if the decision promotes it.
+- Candidate: the checkpoint that games of the step `screen` chose. It becomes champion of the run if the decision promotes it.
 - Pretrained policy: the policy before GRPO, the candidate's own start.
 - Ladder: engine opponents with known ratings.
-- Adjudicated: a draw by repetition, fifty moves or ply cap counts as a win of a side that is clearly ahead. "As played" counts real
-  results.
+- As played: by real results. Adjudicated: a draw by repetition, fifty moves or ply cap is a win of a side that is clearly ahead.
 """
 
 from grpo.match.ladder import Placement
@@ -19,7 +18,7 @@ class Selection(Decision):
     """Without a candidate, fields about it are None."""
 
     champion_step: int  # 0 is the pretrained policy.
-    peak_step: int  # Highest lower bound of the score against the pretrained policy; 0 if no checkpoint played.
+    peak_step: int  # Checkpoint whose score against the pretrained policy has the highest lower bound; 0 if none played.
     peak: Estimate | None = None
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]

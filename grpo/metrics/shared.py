@@ -7,7 +7,9 @@ ENTROPY_BOUNDS: Final = (0.005, 0.05)
 """Bounds of the entropy coefficient, in reward per nat, if `entropy_schedule = "target"`. A coefficient of 0 could not rise."""
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
-"""Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy). The last counts only in recoveries.
+"""Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).
+
+The reference is the frozen pretrained policy. The last term counts only while the policy recovers from too low entropy.
 """
 TERM_PAIRS: Final = tuple(combinations(TERMS, 2))
 TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)

@@ -1,7 +1,7 @@
 """Name, unit and meaning of every metric and event; `docs/metrics.md` is printed from this table.
 
-In the meanings, "deeper search" is the engine's search at depth `evaluation.heldout_depth`; rewards come from a search at `boards.depth`.
-"Points" are the unit of a language model's reward.
+A "deeper search" has depth `evaluation.heldout_depth`; rewards come from a search at `boards.depth`. "Points" are the unit of a language
+model's reward.
 """
 
 from collections.abc import Mapping

@@ -15,7 +15,7 @@ from grpo.board.actions import ACTIONS
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
-"""Weights of a chess network; transformers names a language model's."""
+"""Weights file of a chess network. Transformers names a language model's weights file."""
 FACTS: Final = "facts.json"
 ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 

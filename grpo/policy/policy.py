@@ -25,7 +25,7 @@ from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
 _MAX_CACHED: Final = 50_000
-_NUM_CACHED: Final = 3  # Cached moves of a board: more than the candidates, which training changes.
+_NUM_CACHED: Final = 3  # Cached moves of a board: more than the network looks at, because training changes the choice.
 _CACHED_AT_ONCE: Final = 1_024
 _HASHED_BYTES: Final = 1 << 20
 
@@ -34,7 +34,7 @@ class Policy(Protocol):
     """The network is always in evaluation mode, because sampling and loss must compute equal probabilities."""
 
     kind: ClassVar[str]
-    """`policy.kind`."""
+    """Value of the setting `policy.kind`."""
 
     @property
     def network(self) -> nn.Module: ...

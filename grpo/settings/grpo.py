@@ -76,7 +76,7 @@ class GrpoConfig(Section):
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """Response to critical entropy: `stop`, or `forward_kl` in the loss, KL(reference || policy), until entropy is healthy."""
+    """Response to critical entropy: `stop` stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy."""
 
     steps_per_checkpoint: Count = 100
     """Steps between checkpoints."""

@@ -58,7 +58,7 @@ class BoardsConfig(Section):
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
-    """Validation boards, by whose loss imitation keeps its weights."""
+    """Validation boards; imitation keeps the weights of the lowest loss on them."""
     num_heldout: Count = 450
     """Held-out boards for measuring regret (the value that moves lose)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
@@ -68,7 +68,7 @@ class BoardsConfig(Section):
     max_per_game_and_phase: Count = 4
     """Maximum boards of a phase per game."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out."""
+    """Files with positions, such as openings, that the dataset leaves out, also mirrored."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -263,7 +263,7 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
     except ValidationError as error:
         problems = error.errors()
         # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept.
-        # A contradiction between sections is at the location ().
+        # A contradiction between sections, at the location (), is always kept.
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])

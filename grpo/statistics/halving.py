@@ -16,8 +16,8 @@ from grpo.statistics.intervals import Estimate, paired_interval
 class HalvingEntry:
     round: int  # From 0.
     candidate: int  # Step.
-    pair_scores: tuple[float, ...]  # Of this round.
-    so_far: Estimate  # Of all rounds up to this one.
+    pair_scores: tuple[float, ...]  # Against the initial policy, in this round.
+    so_far: Estimate  # Mean over all rounds up to this one.
     kept: bool
 
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import NormalDist, fmean, stdev
 from typing import Final
 
-LEVEL: Final = 0.025  # One-sided p-value up to which a claim is proven.
+LEVEL: Final = 0.025  # A claim counts as proven if its one-sided p-value is at most this.
 Z95: Final = 1.959964  # Half-width of a 95 % interval in standard errors.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Half-widths, in standard errors, of two intervals: one after half of the sample, one at its end.
@@ -71,7 +71,7 @@ def regret_interval(mean: float, standard_error: float) -> Estimate:
 def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     """Return the mean of pair scores with its 95 % interval. Raises ValueError without a pair.
 
-    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998), so a few
+    The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998). So a few
     pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
     """
     center, deviation = _padded_mean(pair_scores)

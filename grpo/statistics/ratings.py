@@ -24,7 +24,7 @@ Matrix = NDArray[np.float64]  # [P, P] covariances, or [K, P] design matrix: 1 f
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rating:
     elo: float
-    standard_error: float  # With exact ratings of the opponents.
+    standard_error: float  # The opponents' ratings count as exact.
     weights: tuple[float, ...]
     """Change of `elo` per Elo of each opponent's rating."""
 

@@ -46,7 +46,7 @@ class LadderGain:
     @property
     def detectable(self) -> float:
         """Smallest true difference that all planned games would show with probability 80 %."""
-        # Half-width = z * standard error. Both fall as 1 / sqrt(pairs), z by `REPEATED_Z`.
+        # Half-width = z * standard error. Both fall as 1 / sqrt(pairs), because `REPEATED_Z` has a larger z for games that stop halfway.
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416: normal quantile of 80 %.
 

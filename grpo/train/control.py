@@ -27,7 +27,7 @@ SKIPPED_CUT: Final = 0.5
 """Factor of the later learning rates at each non-finite step."""
 _FINAL_FRACTION: Final = 0.05  # Fraction of the learning rate at which cosine decay ends.
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
-_DEAD_BAND: Final = 0.1  # Nats. A smaller error does not change the entropy coefficient.
+_DEAD_BAND: Final = 0.1  # Nats. A smaller error changes nothing.
 _MAX_KL_ERROR: Final = 0.2  # Bound of the relative error (Ziegler et al., arXiv 1909.08593, section 2.2).
 _KL_HORIZON: Final = 20.0  # Divides the relative error: at most 0.2 / 20 = 1 % change per step.
 # One boost of the field notes' controller.

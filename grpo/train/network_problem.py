@@ -170,7 +170,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
     rewards = _changes(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
-    # Once per trajectory.
+    # An initial state counts once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
     for ply in range(1, num_own_moves):
         if games:
@@ -184,7 +184,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
         num_dropped += len(free) - len(kept_indices)
         if reached is not None:
             numbers = [[*free][index] for index in kept_indices]
-            # Its own random number makes a trajectory's move independent of other trajectories' ends.
+            # Each trajectory has its own random number, so its move does not depend on the ends of the others.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
             rewards = _changes(reached, columns)
             advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)

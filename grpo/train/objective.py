@@ -222,7 +222,6 @@ class Measured:
 
     @cached_property
     def ratios(self) -> tuple[float, float]:
-        """Minimum and maximum ratio."""
         extremes = torch.stack(self._extremes)
         return extremes.min().item(), extremes.max().item()
 

@@ -18,7 +18,7 @@ from grpo.train.control import Knobs
 from grpo.train.objective import Batch, Measured, Terms, factors
 from grpo.train.states import States
 
-_ZERO_SPREAD = 1e-6  # Standard deviation of a group's rewards that counts as 0.
+_ZERO_SPREAD = 1e-6  # A smaller standard deviation of a group's rewards counts as 0.
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ MAX_PLIES: Final = 160
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors.
 _STATES_PER_OPENING: Final = 40  # Most openings give more.
 _MIN_BATCHES: Final = 4  # A round fails after the games of this many batches, plus one game per wanted state.
-_MIN_STRIDE: Final = 3  # Minimum plies between states, because neighbors are nearly equal.
+_MIN_STRIDE: Final = 3  # Plies between states, because neighbors are nearly equal.
 _MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
@@ -54,9 +54,8 @@ class SelfPlay:
     """Keys of positions that must not be states."""
     num_processes: int
     prepared: Callable[[PositionBatch], PositionBatch]
-    """The reference's. The policy's own would round otherwise after a resume."""
+    """`NetworkPolicy.prepared` of the reference, the frozen policy of the KL. The policy's own would round otherwise after a resume."""
     say: Callable[[str], None]
-    """Prints a line."""
     _round: int | None = None
     _states: States | None = None
     _metrics: dict[str, float] = field(default_factory=dict)
@@ -172,6 +171,6 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            # For repetitions: positions before the last pawn move or capture cannot recur.
+            # The stack serves to find repetitions. Positions before the last pawn move or capture cannot recur.
             yield board.copy(stack=board.halfmove_clock)
         board.push(chess.Move.from_uci(move))

@@ -90,7 +90,7 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
 
 
 def states_of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
-    """Return the `size` states of a step, from 0. `order` and `images` name the random streams.
+    """Return the `size` states of a step; steps count from 0. `order` and `images` name the random streams.
 
     Each epoch shuffles all states, and drops an incomplete last batch. Even epochs mirror a random half of the states, odd epochs the other
     half.

@@ -51,7 +51,7 @@ class Rollout(Protocol):
 
     @property
     def row_weights(self) -> Tensor:
-        """Weight of each row in a minibatch's mean loss, also of rows that `rows` leaves out."""
+        """Weight of each row in a minibatch's mean loss, also of rows outside `rows`."""
 
 
 class Problem(Protocol[_Policy, _Start, _Rollout, _States]):

@@ -23,7 +23,7 @@ class UciError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
-    temperature: float  # Or `BEST_MOVE`.
+    temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1  # Number of moves to show.
     has_lines: bool = True  # Whether the policy can show several moves; else there is no MultiPV.
 

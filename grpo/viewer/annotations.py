@@ -19,8 +19,8 @@ Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First an
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoveNote:
-    probabilities: Mapping[str, float]  # By UCI move; empty if unknown.
-    scores: Mapping[str, Score]  # By UCI move, for the mover; empty if the search failed.
+    probabilities: Mapping[str, float]  # UCI move -> the mover's probability; empty if unknown.
+    scores: Mapping[str, Score]  # UCI move -> score for the mover; empty if the search failed.
 
     def chance(self, move: str | None) -> float | None:
         """Return the mover's win probability after a move; None if unknown."""

@@ -27,10 +27,10 @@ class ValuedMove(Document):
 
 
 class NotableDecision(Document):
-    fen: str  # With move number 1.
+    fen: str  # Its move number is 1, because encodings have none.
     phase: Phase
     chosen: ValuedMove
-    best: ValuedMove  # Engine's best move; the chosen move if it is one.
+    best: ValuedMove  # Engine's best move: the chosen move if no move is better.
     regret: float
     margin: float
     before: ValuedMove | None  # Earlier policy's move.

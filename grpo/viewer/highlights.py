@@ -42,7 +42,7 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
 def choose_highlights(result: MatchResult) -> dict[int, str]:
     """Choose up to `NUM_HIGHLIGHTS` distinct games. Return index -> name of the rule.
 
-    Wins and leads are the first player's. The next biggest swings fill up.
+    Wins and leads are the first player's. The next biggest swings take the places of rules without a game.
     """
     # Deterministic players repeat games, so equal games count once.
     distinct: dict[tuple[str, bool, tuple[str, ...]], int] = {}

@@ -90,7 +90,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     """`marks`: steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
-    # In points.
+    # Unit: points.
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
     bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
     dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
@@ -144,7 +144,7 @@ def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
 class Interval:
     label: str
     estimate: Estimate
-    kind: str  # Sets the color.
+    kind: str  # Kind of measurement, which sets the color.
     is_ringed: bool = False  # A ring marks the peak, the checkpoint to resume from.
 
 

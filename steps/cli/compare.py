@@ -73,7 +73,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
-    values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]  # Without intervals.
+    values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
     return a.name, *values, change.text(a.unit, is_change=True), "" if change.low <= 0 <= change.high else f"{better} is better"

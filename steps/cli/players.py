@@ -43,7 +43,7 @@ class Contestant:
     model: str = ""  # A policy (`POLICY_NAMES`).
     temperature: float | None = None  # None plays the best move.
     engine: str | None = None  # Path; None is this machine's Stockfish.
-    limit: str = ""  # An engine's, as in UCI: "nodes 50".
+    limit: str = ""  # An engine's search limit, as in UCI: "nodes 50".
     random_share: float = 0.0  # Probability that a random move replaces an engine's.
 
 
@@ -84,7 +84,7 @@ def entered(
     An engine without a legal move loses the game, and `says` gets a line. Without `says`, the engine's error ends the match. Raises
     ContestantError, EngineMissingError, or `find_policy`'s errors.
     """
-    # Before the import of torch, which takes seconds.
+    # Wrong names end the command before the import of torch, which takes seconds.
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
@@ -100,7 +100,7 @@ def entered(
 
     with ExitStack() as stack:
         entrants = []
-        # With a common random stream, two equal players would draw the same numbers.
+        # Each player has its own random stream, because equal players would draw equal numbers from a common one.
         for number, (contestant, policy) in enumerate(zip(contestants, policies, strict=True)):
             stream = ("contestant", number)
             if policy is not None:

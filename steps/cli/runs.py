@@ -43,7 +43,7 @@ def _close_gone(runs: Runs, machine: Machine) -> None:
 
 
 def status_of(run: Run) -> str:
-    """Return such as "running" or "failed in screen after 2 min 08 s"."""
+    """Return a status such as "running" or "failed in screen after 2 min 08 s"."""
     took = "" if run.ended is None else f" after {duration(run.ended - run.started)}"
     where = f" in {run.failed_step}" if run.failed_step and run.status in ("failed", "killed") else ""
     return f"{run.status}{where}{took}"

@@ -17,7 +17,7 @@ from steps.track.find import find_policy
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20  # Puzzles that give a rating band or theme a line.
+_MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme that has its own line.
 
 
 @click.command()

@@ -83,7 +83,7 @@ class Arena:
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
         """Play the games that rate one or two players on the ladder. `purpose` names the rungs' random streams."""
-        # The index selects the rung's random numbers, so each player meets the same.
+        # The index selects the rung's random numbers, so each player meets the same numbers.
         numbers = {opening: number for number, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:

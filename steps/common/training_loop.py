@@ -45,7 +45,7 @@ from steps.pages.results import Training
 from steps.run.processes import RESUMABLE
 from steps.run.work import Work
 
-NUM_CHECKPOINTS_KEPT: Final = 12  # With held-out measurements.
+NUM_CHECKPOINTS_KEPT: Final = 12  # Checkpoints with measurements on held-out boards.
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -81,7 +81,7 @@ class TrainingLoop:
             error.args = (f"{error}\n{self._how_to_resume()}",)
             raise
         shutil.copy(self._folder / REPORT, self._work.folder / REPORT)
-        # Not moved, because a kill before the output is stored must not lose them.
+        # Checkpoints are not moved, because a kill before the output is stored must not lose them.
         copy_folder(self._checkpoints, self._work.folder / CHECKPOINTS, _link)
         self._work.say(diagnosis.write(self._work.folder))
 
@@ -118,7 +118,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # After a kill before the last checkpoint, the report is of a later step than the restored one.
+        # After a kill before the last checkpoint, the report is of a later step than the restored one, so training goes on.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:

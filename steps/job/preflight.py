@@ -237,7 +237,7 @@ def _packages() -> str:
     if wrong := [f"{name} {installed}, not {pin}" for name, pin in pins.items() if (installed := _installed(name)) not in (None, pin)]:
         shown = "; ".join(wrong[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
         raise PreflightError(f"not as in {LOCK.name}: {shown}: `make setup` installs the locked versions")
-    recorded = Path(sys.prefix) / "run-lock"  # Written by infra/install.sh.
+    recorded = Path(sys.prefix) / "run-lock"  # Hash of the lock file that infra/install.sh installed.
     if recorded.is_file() and recorded.read_text(encoding="utf-8").strip() not in ("", describe_code()["lock"]):
         raise PreflightError(f"installed from another {LOCK.name} than this checkout's: `make setup` installs the current one")
     return f"{sum(_installed(name) is not None for name in pins)} as in {LOCK.name}"

@@ -55,8 +55,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
-    Raises NotFoundError without such a policy, run or checkpoint; ResumeError if the origin lacks the output of a step, or if only MLflow
-    has the champion; and the other errors of `named_policy`.
+    Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
+    or only MLflow has the champion. The other errors are those of `named_policy`.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:
@@ -77,7 +77,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # For the parallel tasks' outputs.
+    outputs["build_boards"] = outputs["join_boards"]  # Stands for the parallel tasks' outputs.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)

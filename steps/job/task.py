@@ -159,7 +159,7 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the begin of the attempt and, after an error, its end. Trackers log the attempt meanwhile."""
+        """Record the begin of the attempt and, after an error, its end."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
         # An inherited output keeps its version, because computing one needs files that this machine may lack.
         version = self.version.version if self.inherited is None else self.inherited["version"]

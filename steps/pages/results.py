@@ -39,7 +39,7 @@ class Training(Document):
     last_step: int
     reason: str  # Reason for the end, a key of `ENDS`.
     message: str
-    mean_entropy_at_end: float | None  # At T = 1, in nats; None if not finite.
+    mean_entropy_at_end: float | None  # Nats at T = 1; None if not finite.
     control: dict[str, float]  # `control/...` metrics at the end.
 
     @property

@@ -34,8 +34,8 @@ class Variant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts` (what stands below).
-    variants: Mapping[str, Variant] = field(default_factory=dict)  # By step.
+    figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts` (the parts below the charts).
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # Step -> variant; other steps use their own file.
 
     def __post_init__(self) -> None:
         if unknown := self.variants.keys() - set(STEPS):

@@ -41,7 +41,7 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. Changes rounding.
+    num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
     is_container: bool = False  # A container of AWS Batch or Kubernetes.
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.

@@ -45,7 +45,7 @@ class FolderObjects:
     def keys(self, prefix: str) -> list[str]:
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):
-            # Hidden folders have unfinished objects; `os.walk` does not enter them now.
+            # Hidden folders have unfinished objects. `os.walk` does not enter a folder that is removed from its list.
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             keys += [(Path(folder) / name).relative_to(self._folder).as_posix() for name in names]
         return sorted(keys)

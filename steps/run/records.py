@@ -46,7 +46,7 @@ Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970; milliseconds
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # Such as `17/400` or `smoke/peak`.
+    name: str  # The checkpoint's name, such as `17/400` or `smoke/peak`.
     run: Id
     step: int  # GRPO step; 0 is the pretrained policy.
 
@@ -61,7 +61,7 @@ class RunFacts(TypedDict):
     command: str  # Starts an equal run.
     label: str  # Name in trackers.
     tags: dict[str, str]
-    head: str  # Begin of the trackers' description (Markdown).
+    head: str  # Beginning of the trackers' description (Markdown).
     texts: dict[FileName, str]  # The settings as typed, by file name.
     origin: OriginFacts | None
     started: Seconds
@@ -102,7 +102,7 @@ _ENDED_FORM: Final = TypeAdapter(_Ended)
 class Attempt:
     run: str
     step: str
-    part: str  # Such as "1 of 2"; empty for a step of one task.
+    part: str  # Parallel task, such as "1 of 2"; empty for a step of one task.
     number: int  # From 0, among the run's attempts.
     version: str
     started: float  # Seconds since 1970.
@@ -252,7 +252,7 @@ class Run:
     def failure(self) -> Attempt | None:
         """Latest failed attempt, else latest killed one, of tasks that were not tried again."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
-        # After a failure, the scheduler kills the parallel tasks.
+        # After a failure, the scheduler kills the parallel tasks, so the failed attempt is the cause.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
 
 

@@ -167,7 +167,7 @@ class Store:
 
     def probe(self) -> None:
         """Write, list and read a record. Raises StoreError if S3 fails or loses the record, StorageError if a folder is not writable."""
-        self.create(key := "probe/record.json", {})  # Needs permission to write, even if the record exists.
+        self.create(key := "probe/record.json", {})  # Fails without permission to write, even if the record exists.
         if key not in self.read_all(self.keys("probe/"), TypeAdapter(dict[str, Any])):
             raise StoreError(f"{self} loses what is written: delete {key} there if it is damaged, or choose another CHESS_GRPO_STORE")
 

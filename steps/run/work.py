@@ -70,7 +70,7 @@ class Work:
     listeners: tuple[Listener, ...] = ()  # After a kill they get earlier records again.
     say: Callable[[str], None] = print
     saved: Callable[[], None] = lambda: None  # Called after each save of progress.
-    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns more events.
+    observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns further events for the listeners.
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _old_times: deque[int] | None = None  # Times (ms since 1970) of cut lines; None before `go_on_after`.
 

@@ -75,7 +75,7 @@ class NamedPolicy:
     policy_step: int
     output: StepOutput | None  # None if only MLflow has the files.
     part: str  # Policy's folder in the output (`champion`, `peak`), or "".
-    version: "Version | None" = None  # Of an alias or a version.
+    version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
         """Download missing files. Raises CorruptError, ForeignError, TrackingAwayError."""
@@ -144,8 +144,8 @@ def find_policy(name: str, machine: Machine) -> FoundPolicy:
 def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") -> NamedPolicy:
     """Return the policy of an alias, a version, RUN or RUN/STEP.
 
-    RUN alone means the run's `role`, `champion` or `peak`. An alias or version without a preset belongs to `preset`; if that is empty, to
-    the only preset that has the name, else to the default preset. Raises NotFoundError, ForeignError, TrackingAwayError, CorruptError.
+    RUN alone means the run's `role`, `champion` or `peak`. An alias or version without a preset belongs to `preset`. If `preset` is empty,
+    the only preset with this name counts, else the default preset. Raises NotFoundError, ForeignError, TrackingAwayError, CorruptError.
     """
     store = Store.of(machine)
     if match := _REGISTERED.fullmatch(name):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's codes of refusals. BAD_REQUEST, for its database's errors, may pass.
+# MLflow's codes of refusals. BAD_REQUEST is none, because MLflow also uses it for passing errors of its database.
 _REFUSALS: Final = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
@@ -22,8 +22,8 @@ _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Of a server's answer, in a message.
-# Signs of an outage in another server's JSON: MLflow's message has no HTTP status then.
+_MAX_CHARACTERS: Final = 200  # Longest quote of a server's answer in a message.
+# Words of an outage in another server's JSON, because MLflow's message about such JSON has no HTTP status.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")

@@ -191,7 +191,7 @@ class _View:
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
-        # Includes the parent's id, because the parent before may have been a deleted duplicate.
+        # Tags the parent's id again, because an earlier attempt's parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:

@@ -103,7 +103,7 @@ class Version:
     number: int
     run: str  # Metaflow's id.
     role: str  # `champion` or `peak`.
-    output_hash: str  # Of `select`.
+    output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
     weights: str = ""  # Hash; empty for a peak that is neither initial policy nor candidate.

@@ -34,7 +34,7 @@ class Scorer(nn.Module):
     def forward(self, sums_NW: Tensor) -> Tensor:
         first = functional.relu(sums_NW + self.bias)
         second = functional.relu(self.hidden(first))
-        # In full precision, because bfloat16's three digits are too few for probability ratios near 1.
+        # Full precision, because bfloat16's three digits are too few for probability ratios near 1.
         with torch.autocast(first.device.type, enabled=False):
             second = second.to(first.dtype)
             return cast(Tensor, self.score(second) + self.short_cut(first))[:, 0]

@@ -1,8 +1,8 @@
 """The chess network that looks at the opponent's replies to its likeliest moves. It asks no engine.
 
-The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES` moves of largest logit, each reply gets a threat, a score
-of how good the position after the reply is for the opponent. It comes from the first columns of the same embedding and from layers of its
-own. The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
+The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES` moves of largest logit, each reply gets a threat: how good
+the position after the reply is for the opponent. Threats come from the first columns of the same embedding and from layers of their own.
+The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
 
 Threats cost several times as much as the logits, so imitation uses them only in its last eighth. They begin at 0.
 
