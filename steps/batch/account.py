@@ -175,6 +175,7 @@ def _set(name: str, value: str | None, what: str) -> str:
 def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[None]:
     """Turn an AWS error into a PreflightError, or into a PassingError if the error's code is in `denied`."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -182,7 +183,7 @@ def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[Non
         if error.response.get("Error", {}).get("Code") in denied:
             raise PassingError(f"this account has no right to ask ({error}); the jobs' role may have the right") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
-    except (BotoCoreError, ValueError) as error:
+    except (BotoCoreError, ResponseParserError, ValueError) as error:
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
 
 
@@ -190,8 +191,9 @@ def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[Non
 def _unanswered(words: str) -> Iterator[None]:
     """Turn an AWS error into a PassingError."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, ResponseParserError) as error:
         raise PassingError(f"{words} ({error})") from None

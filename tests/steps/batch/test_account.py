@@ -178,6 +178,17 @@ def test_rights_and_a_quota_that_are_too_small_warn(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("account")
+def test_an_answer_that_is_not_awss_warns_of_rights_and_fails_for_a_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    from moto.iam.responses import IamResponse
+
+    for name in ("simulate_principal_policy", "get_role"):
+        monkeypatch.setattr(IamResponse, name, lambda _: (500, {}, "<!doctype html>"))
+    checks = {check.what: check for check in account_checks(ENVIRONMENT, "batch")}
+    assert checks["batch rights"].is_warning
+    assert not checks["batch role"].is_fine
+
+
+@pytest.mark.usefixtures("account")
 def test_machines_that_are_off_are_named_with_their_queue_on() -> None:
     import boto3
 
