@@ -250,6 +250,8 @@ def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
     # En passant removes two pawns from one rank, which can uncover the king.
     for side in (9, 7):
         taker, taken = shift(sets.jumped, side) & them[_PAWN], shift(sets.jumped, UP)
+        if not taker.any():
+            continue
         occupied_after = (occupied & ~taker & ~taken) | sets.jumped
         attackers = _near_attackers(king, us[_PAWN] & ~taken, us)
         for sign in (1, -1):

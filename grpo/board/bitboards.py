@@ -1,10 +1,10 @@
 """Bitboards in torch. A bitboard is a set of squares in one int64: bit s is square s (a1 = 0, h8 = 63).
 
 The last dimension is N positions. One call shifts in D directions, because a call costs more than its arithmetic. A shift can wrap around
-the board's edge, and a right shift copies the sign bit (h8); `_LANDING` removes both faults.
+the board's edge, and a right shift copies the sign bit (h8). `_landing` removes both faults.
 """
 
-from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -16,12 +16,18 @@ DOWN: Final = -8
 # A step is the difference of two squares' numbers; a sign of 1 or -1 gives the direction.
 LINES: Final = (8, 9, 1, 7)  # File, a1-h8 diagonal, rank, h1-a8 diagonal.
 KNIGHT: Final = (17, 15, 10, 6)
+_LINES_2: Final = (16, 18, 2, 14)
+_LINES_4: Final = (32, 36, 4, 28)
+
+# Freeing a large tensor makes Linux keep up to 64 MB of freed memory. To return and fetch it again would take a fifth of the time.
+torch.empty(31 << 20, dtype=torch.uint8)
 
 
 def signed(squares: int) -> int:
     return squares - (1 << 64) if squares >> 63 else squares
 
 
+@cache
 def _landing(step: int) -> int:
     """Return the squares on which a step ends on the board."""
     # At most 2 files to either side.
@@ -30,37 +36,36 @@ def _landing(step: int) -> int:
     return signed(sum(1 << square for square in range(64) if 0 <= square % 8 - file_step < 8 and 0 <= square // 8 - rank_step < 8))
 
 
-_LANDING: Final = {
-    (steps, sign): torch.tensor([_landing(sign * step) for step in steps])
-    for steps in (*((step,) for step in (8, 9, 7)), LINES, KNIGHT)
-    for sign in (1, -1)
-}
-_AMOUNTS: Final = {steps: torch.tensor(steps) for steps, _ in _LANDING}
+@cache
+def _table(values: tuple[int, ...], num_dimensions: int, device: torch.device) -> Tensor:
+    """Return D values as [D, 1, ..., 1]. The cache spares a tenth of the time of small batches."""
+    return torch.tensor(values, device=device).view(-1, *[1] * (num_dimensions - 1))
 
 
-def _moved(squares: Tensor, amounts: Tensor, sign: int) -> Tensor:
-    return squares << amounts if sign > 0 else squares >> amounts
+def _moved(sets: Tensor, steps: tuple[int, ...], sign: int, num_dimensions: int) -> Tensor:
+    amounts = _table(steps, num_dimensions, sets.device)
+    return sets << amounts if sign > 0 else sets >> amounts
 
 
-def _in_front(table: Tensor, like: Tensor) -> Tensor:
-    """Return `table` [D] as [D, 1, ..., 1], which broadcasts over `like`."""
-    return table.to(like.device).view(-1, *[1] * like.dim())
+@cache
+def _landings(steps: tuple[int, ...], sign: int, num_dimensions: int, device: torch.device) -> Tensor:
+    return _table(tuple(_landing(sign * step) for step in steps), num_dimensions, device)
 
 
 def shift(squares: Tensor, step: int) -> Tensor:
-    """Shift sets [..., N] by a step (8, 9, 7 or the negative) and drop squares off the board."""
-    return shifts(squares, (abs(step),), 1 if step > 0 else -1)[0]
+    """Shift sets [..., N] by a step and drop squares off the board."""
+    return (squares << step if step > 0 else squares >> -step) & _landing(step)
 
 
-def shifts(squares: Tensor, steps: Sequence[int], sign: int) -> Tensor:
-    """Shift sets [..., N] by each step times `sign` (1 or -1), [D, ..., N]. `steps`: `LINES`, `KNIGHT`, (8,), (9,) or (7,)."""
-    key = tuple(steps)
-    return _moved(squares, _in_front(_AMOUNTS[key], squares), sign) & _in_front(_LANDING[key, sign], squares)
+def shifts(squares: Tensor, steps: tuple[int, ...], sign: int) -> Tensor:
+    """Shift sets [..., N] by each of D steps times `sign` (1 or -1), [D, ..., N]."""
+    dimensions = squares.dim() + 1
+    return _moved(squares, steps, sign, dimensions).bitwise_and_(_landings(steps, sign, dimensions, squares.device))
 
 
 def advanced(sets: Tensor, sign: int) -> Tensor:
     """Shift sets [4, ..., N], one per line of `LINES`, by one step of the line, up or right for `sign` 1."""
-    return _moved(sets, _in_front(_AMOUNTS[LINES], sets[0]), sign) & _in_front(_LANDING[LINES, sign], sets[0])
+    return _moved(sets, LINES, sign, sets.dim()).bitwise_and_(_landings(LINES, sign, sets.dim(), sets.device))
 
 
 def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
@@ -68,48 +73,49 @@ def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
 
     `sign`: 1 (toward higher squares) or -1. A ray passes the `empty` squares [..., N] and includes the first piece.
     """
-    amounts, landing = _in_front(_AMOUNTS[LINES], sliders[0]), _in_front(_LANDING[LINES, sign], sliders[0])
+    dimensions = sliders.dim()
+    landing = _landings(LINES, sign, dimensions, sliders.device)
     reach = empty & landing
-    passed = _moved(sliders, amounts, sign)
+    passed = _moved(sliders, LINES, sign, dimensions)
     # Here and below, a change in place spares memory, which takes longer than the arithmetic.
     passed &= reach
     passed |= sliders
     # Fills of 1, 2 and 4 steps cover a line's 7 squares (https://www.chessprogramming.org/Kogge-Stone_Algorithm).
-    for times in (1, 2):
-        reach &= _moved(reach, times * amounts, sign)
-        step = _moved(passed, 2 * times * amounts, sign)
+    for steps, next_steps in ((LINES, _LINES_2), (_LINES_2, _LINES_4)):
+        reach &= _moved(reach, steps, sign, dimensions)
+        step = _moved(passed, next_steps, sign, dimensions)
         step &= reach
         passed |= step
-    return _moved(passed, amounts, sign).bitwise_and_(landing)
+    return _moved(passed, LINES, sign, dimensions).bitwise_and_(landing)
 
 
 def union(sets: Tensor) -> Tensor:
     """Return the union of K sets: [K, ..., N] -> [..., N]."""
-    while len(sets) > 1:
-        half = len(sets) // 2
+    count = sets.shape[0]
+    while count > 1:
+        half = count // 2
         joined = sets[:half] | sets[half : 2 * half]
-        if len(sets) % 2:
+        if count % 2:
             joined[0] |= sets[-1]
-        sets = joined
+        sets, count = joined, half
     return sets[0]
 
 
 def overlap(once: Tensor, twice: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the squares in any, and in at least two, of K sets: [K, ..., N] -> [..., N]. `twice` [K, ..., N] adds to the latter."""
-    while len(once) > 1:
-        half = len(once) // 2
-        parts = [once[:half], once[half : 2 * half]]
-        joined, both = parts[0] | parts[1], parts[0] & parts[1]
+    """Return the squares in any, and in at least two, of K sets (K a power of 2): [K, ..., N] -> [..., N].
+
+    The latter include the squares in any of `twice` [K, ..., N].
+    """
+    half = once.shape[0] // 2
+    while half:
+        one, other = once[:half], once[half:]
+        both = one & other
         if twice is not None:
             both |= twice[:half]
-            both |= twice[half : 2 * half]
-        if len(once) % 2:
-            both[0] |= joined[0] & once[-1]
-            joined[0] |= once[-1]
-            if twice is not None:
-                both[0] |= twice[-1]
-        once, twice = joined, both
-    return once[0], torch.zeros_like(once[0]) if twice is None else twice[0]
+            both |= twice[half:]
+        once, twice, half = one | other, both, half // 2
+    assert twice is not None
+    return once[0], twice[0]
 
 
 def places(mask: Tensor) -> Tensor:

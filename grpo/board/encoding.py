@@ -35,8 +35,32 @@ def mover_view(board: chess.Board) -> chess.Board:
 
 
 def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
-    """Return encodings [len(boards), 71], without Chess960's castling rights."""
-    return encode_fens([fen_of(board) for board in boards])
+    """Return encodings [len(boards), 71]; Chess960 castling rights are not supported."""
+    rows = np.zeros((len(boards), ENCODING_SIZE), dtype=np.uint8)
+    is_black = np.array([board.turn == chess.BLACK for board in boards], dtype=np.bool_)
+    sets = np.array([_sets(board) for board in boards], dtype=np.uint64).reshape(-1, 8)
+    sets[is_black] = sets[is_black].byteswap()  # Black sees the ranks from behind.
+    planes = (sets[:, 6:, None] & sets[:, None, :6]).astype("<u8")  # [boards, 2 sides, 6 kinds]
+    is_on = np.unpackbits(planes.view(np.uint8), bitorder="little").reshape(-1, 12, 64)
+    rows[:, :64] = (is_on * np.arange(1, 13, dtype=np.uint8)[:, None]).sum(1, dtype=np.uint8)
+    rights = [board.clean_castling_rights() for board in boards]
+    for slot, rook in enumerate(_CASTLING_ROOKS):
+        rows[:, CASTLING.start + slot] = [
+            (rook if board.turn else chess.flip_vertical(rook)) & right > 0 for board, right in zip(boards, rights, strict=True)
+        ]
+    rows[:, EN_PASSANT] = [_en_passant_file(board) for board in boards]
+    rows[:, HALFMOVE_CLOCK] = [min(board.halfmove_clock, MAX_HALFMOVE_CLOCK) for board in boards]
+    rows[:, BLACK_TO_MOVE] = is_black
+    return rows
+
+
+def _sets(board: chess.Board) -> tuple[int, ...]:
+    kinds = board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings
+    return (*kinds, board.occupied_co[board.turn], board.occupied_co[not board.turn])
+
+
+def _en_passant_file(board: chess.Board) -> int:
+    return chess.square_file(board.ep_square) + 1 if board.ep_square is not None and board.has_legal_en_passant() else 0
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:

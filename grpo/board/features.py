@@ -37,8 +37,12 @@ _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
 _IS_CLOCK: Final = (_CODES >= _CLOCK) & (_CODES < _BOARD)
-_ROW_OF_CODE: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)
-_WEIGHT_OF_CODE: Final = torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)
+# Of all codes from -`_BOARD` to `_BOARD`.
+_ROWS: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)[torch.arange(-_BOARD, _BOARD + 1).abs()].int()
+_WEIGHTS: Final = (
+    torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)[torch.arange(-_BOARD, _BOARD + 1).abs()]
+    * torch.arange(-_BOARD, _BOARD + 1).sign()
+)
 _HAS_SQUARE: Final = (_CODES > _PIECES) & (_CODES <= _WHOLE)
 # Code of the mirrored feature: `^ 7` reverses a square's file.
 _REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES).to(torch.int16)
@@ -85,17 +89,17 @@ class MoveFeatures:
 
     def sums(self, embedding_RW: Tensor) -> Tensor:
         """Return for each afterstate the sum of its features' rows of `embedding_RW` (R = `NUM_ROWS`), [N, W]."""
-        squares = self.boards.long()
-        starts = torch.arange(0, squares.numel(), squares.shape[1], device=squares.device)
+        squares = self.boards.int()
+        starts = torch.arange(0, squares.numel(), squares.shape[1], dtype=torch.int32, device=squares.device)
         boards_BW = _weighted_sums(embedding_RW, squares.flatten(), starts, embedding_RW.new_ones(squares.numel()))
-        rows, columns = self.counts.nonzero(as_tuple=True)
-        counts = self.counts[rows, columns].long()
-        first = counts.cumsum(0) - counts
-        codes = self.entries.abs().long()
-        index = _ROW_OF_CODE.to(codes.device)[codes]
-        # A move's first entry is the board, whose sum is appended to the table.
-        index[first] = NUM_ROWS + rows
-        weights = (_WEIGHT_OF_CODE.to(codes.device)[codes] * self.entries.sign()).to(embedding_RW.dtype)
+        moves = places(self.counts > 0)
+        counts = self.counts.flatten()[moves].int()
+        first = counts.cumsum(0, dtype=torch.int32) - counts
+        codes = self.entries.int() + _BOARD
+        index = _ROWS.to(codes.device).index_select(0, codes)
+        # A move's first entry is the board before the move. Its row is the board's sum, appended to the table.
+        index[first] = (NUM_ROWS + moves // self.counts.shape[1]).int()
+        weights = _WEIGHTS.to(codes.device, embedding_RW.dtype).index_select(0, codes)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 

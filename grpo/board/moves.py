@@ -89,6 +89,15 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     return rows[is_legal], ids[is_legal]
 
 
+def padded_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
+    """Return all legal moves of N encodings as action ids [N, A], padded with 0, and which of them are moves, [N, A] bool."""
+    rows, ids = legal_actions(encodings_NE)
+    counts = torch.zeros(len(encodings_NE), dtype=torch.int64, device=ids.device).index_add(0, rows, torch.ones_like(rows))
+    columns = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    is_legal = torch.arange(max(1, int(counts.max())), device=ids.device) < counts[:, None]
+    return torch.zeros_like(is_legal, dtype=torch.int64).index_put((rows, columns), ids), is_legal
+
+
 def is_attacked(sets: Sets, squares: Tensor) -> Tensor:
     """Return whether they attack any of `squares` [N], [N] bool."""
     them = sets.them

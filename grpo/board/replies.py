@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grpo.board.features import MoveFeatures, joined, move_features
-from grpo.board.moves import legal_actions, positions_after
+from grpo.board.moves import padded_actions, positions_after
 
 # On a processor some 6,000 replies, whose bitboards fit into the cache.
 _MOVES_AT_ONCE: Final = {"cpu": 200, "cuda": 20_000}
@@ -72,11 +72,7 @@ def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatu
     Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. No reply counts as a repetition.
     """
     after_ME = positions_after(encodings_BE, rows, ids)
-    rows, ids = legal_actions(after_ME)
-    counts = torch.zeros_like(after_ME[:, 0], dtype=torch.int64).index_add(0, rows, torch.ones_like(rows))
-    columns = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    action_ids = ids.new_zeros(len(after_ME), max(1, int(counts.max()))).index_put((rows, columns), ids)
-    is_legal = torch.zeros_like(action_ids, dtype=torch.bool).index_put((rows, columns), torch.ones_like(rows, dtype=torch.bool))
-    size = _MOVES_AT_ONCE[rows.device.type]
+    action_ids, is_legal = padded_actions(after_ME)
+    size = _MOVES_AT_ONCE[ids.device.type]
     parts = zip(after_ME.split(size), action_ids.split(size), is_legal.split(size), strict=True)  # type: ignore[no-untyped-call]
     return joined([move_features(after, ids, legal, torch.zeros_like(legal)) for after, ids, legal in parts])

@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import chess
-import numpy as np
 import torch
 from torch import Tensor
 
-from grpo.board.actions import action_id, legal_action_ids
+from grpo.board.actions import action_id
 from grpo.board.draws import repeating_moves
 from grpo.board.encoding import encode
 from grpo.board.features import MoveFeatures, joined, move_features
+from grpo.board.moves import padded_actions
 from grpo.board.replies import CachedReplies, find_replies
 from grpo.dataset.table import LabelArrays
 
@@ -50,23 +50,14 @@ class PositionBatch:
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """`repeats` comes from the move stacks. Each board must have a legal move."""
-        ids = [legal_action_ids(board) for board in boards]
-        repeating_ids = [{action_id(move, board.turn) for move in repeating_moves(board)} for board in boards]
-        width = max(map(len, ids))
-        action_ids = np.zeros((len(boards), width), dtype=np.int64)
-        is_legal, repeats = (np.zeros((len(boards), width), dtype=np.bool_) for _ in range(2))
-        for index, (legal, repeating) in enumerate(zip(ids, repeating_ids, strict=True)):
-            action_ids[index, : len(legal)] = legal
-            is_legal[index, : len(legal)] = True
-            if repeating:
-                repeats[index, : len(legal)] = [move in repeating for move in legal]
-        return cls(
-            encodings=torch.from_numpy(encode(boards)),
-            action_ids=torch.from_numpy(action_ids),
-            is_legal=torch.from_numpy(is_legal),
-            repeats=torch.from_numpy(repeats),
-        )
+        """Each board must have a legal move. `repeats` is computed from its move stack."""
+        encodings = torch.from_numpy(encode(boards))
+        action_ids, is_legal = padded_actions(encodings)
+        repeats = torch.zeros_like(is_legal)
+        for index, board in enumerate(boards):
+            for move in repeating_moves(board):
+                repeats[index] |= is_legal[index] & (action_ids[index] == action_id(move, board.turn))
+        return cls(encodings=encodings, action_ids=action_ids, is_legal=is_legal, repeats=repeats)
 
     @classmethod
     def from_arrays(cls, arrays: LabelArrays) -> Self:

@@ -23,7 +23,8 @@ from grpo.settings.tree import PolicyConfig
 
 NUM_CANDIDATES: Final = 2
 WIDTH: Final = 64
-"""Columns of the embedding for threats."""
+"""Columns of the embedding that threats use."""
+_ROUNDING: Final = 0.01  # Far above what float32 rounds of a logit.
 
 
 class Network(nn.Module):
@@ -64,14 +65,17 @@ class Network(nn.Module):
 
     @torch.no_grad()
     def _likeliest(self, sums_NW: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
-        """Choose the moves in float64.
+        """Choose the moves in float64, and leave out moves that float32 finds far less likely.
 
         Float32 rounds by the batch's shape, so sampling and loss could look at different ones of two nearly equal moves.
         """
         weights = {name: parameter.double() for name, parameter in self.moves.scorer.named_parameters()}
         with torch.autocast(sums_NW.device.type, enabled=False):
-            scores_N: Tensor = functional_call(self.moves.scorer, weights, sums_NW.double())
-        logits_BA = afterstates.padded(scores_N, is_legal_BA, -torch.inf)
+            rough_BA = afterstates.padded(self.moves.scorer(sums_NW), is_legal_BA, -torch.inf)
+            least_B1 = rough_BA.topk(min(count, rough_BA.shape[1])).values[:, -1:]
+            close_BA = is_legal_BA & (rough_BA >= least_B1 - _ROUNDING)
+            scores_N: Tensor = functional_call(self.moves.scorer, weights, sums_NW[close_BA[is_legal_BA]].double())
+        logits_BA = afterstates.padded(scores_N, close_BA, -torch.inf)
         columns = logits_BA.sort(dim=1, descending=True, stable=True).indices[:, :count]
         is_move = torch.arange(columns.shape[1], device=columns.device) < is_legal_BA.sum(1, keepdim=True)
         return functional.pad(torch.where(is_move, columns, -1), (0, count - columns.shape[1]), value=-1)
