@@ -6,7 +6,7 @@ The plain loop handles one state (board) at a time: one forward pass, 16 sampled
 python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
 
 The plain loop searches to depth 4, as in the field notes (tests/field_notes), and to our tables' depth minus 1, because the move itself is
-the first ply. By default, both are 4.
+the first ply.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Table of games lost to Stockfish at 1 node, by phase and blunder: `python benchmarks/lost_games.py RUN_OR_FOLDER`.
 
-A blunder loses at least 0.15 of Lichess's win probability, by a search of 20,000 nodes. A game is lost by the largest blunder before it is
-lost (0.25), else slowly. A depth sees a blunder if a search after the blunder finds half of the loss; depth 1 is the reply, with captures.
+A blunder loses at least 0.15 of Lichess's win probability, by searches of 20,000 nodes. A game is lost by its largest blunder in positions
+above 0.25, else slowly. A depth sees a blunder if it finds half of the loss; depth 1 is the reply, with captures.
 """
 
 import sys
@@ -26,9 +26,9 @@ from steps.run.machine import Machine
 from steps.track.find import find_policy
 
 _NUM_LOST: Final = 200
-_PAIRS: Final = 50  # Openings of a round of games.
+_PAIRS: Final = 50
 _LIMIT: Final = "nodes 20000"
-_DROP: Final = 0.15  # Lichess's rule for a blunder.
+_DROP: Final = 0.15
 _LOST: Final = 0.25
 _DEPTHS: Final = ("depth 1", "depth 2", "depth 4", "depth 6")
 _WAYS: Final = ("slowly", "by a blunder of 0.15 to 0.3", "by a blunder above 0.3")
@@ -38,8 +38,8 @@ _REPLIES: Final = ("mate", "takes the moved piece", "takes another piece", "chec
 class Loss(NamedTuple):
     way: str
     phase: Phase
-    seen_at: str = ""  # Depth; "" for a game that was lost slowly.
-    reply: str = ""  # The opponent's best reply, one of `_REPLIES`.
+    seen_at: str = ""
+    reply: str = ""
 
 
 def lost_games(policy: str, machine: Machine) -> list[PlayedGame]:
@@ -76,7 +76,7 @@ def loss_of(game: PlayedGame, pool: EnginePool) -> Loss:
     drops = {
         number: before - 1 + chance(pool, boards[number + 1])
         for number, before, later in alive
-        if before - later > _DROP / 3  # Saves most searches after moves. The opponent's reply can give back a part of the loss.
+        if before - later > _DROP / 3  # Saves searches; a reply can give back a part of the loss.
     }
     worst = max(drops, key=drops.__getitem__, default=None)
     if worst is None or drops[worst] < _DROP:
