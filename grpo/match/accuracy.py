@@ -1,7 +1,7 @@
 """Quality of moves by Lichess's formulas (https://lichess.org/page/accuracy).
 
 Sources: `WinPercent` (lichess-org/scalachess, eval.scala); `AccuracyPercent`, `AccuracyCP` and `Advice` (lichess-org/lila). Lichess
-compares the scores before and after a move of a game. Here, a move is compared with the best move of a held-out board.
+compares scores before and after a game's move; here, the move is compared with a held-out board's best move.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ def move_quality(best: NDArray[np.float64], played: NDArray[np.float64]) -> dict
     """Return the means of `MOVE_QUALITY`, given the values ([N], `value_of`) of N boards' best and played moves."""
     before, after = (centipawns_of(values, limit=_LIMIT) for values in (best, played))
     drop = np.tanh(LICHESS_SLOPE * before / 2) - np.tanh(LICHESS_SLOPE * after / 2)
-    # The factor 50 makes percent of win probability; 1 is lila's bonus for uncertain analysis.
+    # 50 makes percent of win probability; 1 is lila's bonus.
     accuracy = np.clip(103.1668100711649 * np.exp(-0.04354415386753951 * 50 * drop) - 3.166924740191411 + 1, 0, 100)
     columns = (before - after, accuracy, drop >= _BLUNDER)
     return {name: float(column.mean()) for name, column in zip(MOVE_QUALITY, columns, strict=True)}

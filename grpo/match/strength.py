@@ -31,7 +31,7 @@ def _on_ladder(place: Placement | None) -> Iterator[tuple[str, MatchReport]]:
 
 
 def _sentence(whose: str, matches: Iterable[tuple[str, MatchReport]], opponents: Mapping[str, str]) -> str:
-    """Of several matches against an opponent, the largest counts."""
+    """Count the largest of several matches against an opponent."""
     largest = dict(sorted(matches, key=lambda match: match[1].score.num_pairs))
     parts = list[str]()
     for name, words in opponents.items():

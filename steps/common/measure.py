@@ -1,7 +1,7 @@
 """Code of the steps that play games.
 
-A selection chooses and judges a candidate, a checkpoint of `finetune`. Adjudication turns some draws into a win for a side that an engine
-finds clearly better. The ladder is a set of rated engine opponents ("rungs").
+Adjudication turns some draws into a win for a side that an engine finds clearly better. The ladder is a set of rated engine opponents
+("rungs").
 """
 
 from collections.abc import Callable, Mapping, Sequence

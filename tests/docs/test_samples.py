@@ -16,7 +16,7 @@ from steps.pages.templates import verdict_lines
 ROOT = Path(__file__).parents[2]
 PAGES = {"tutorial": ROOT / "docs" / "tutorial.md", "README": ROOT / "README.md"}
 VERDICT = json.loads((Path(__file__).parent / "verdicts.json").read_text())
-"""Of README's smoke run: reports of `baseline` and `select`."""
+"""Reports of `baseline` and `select`, from README's smoke run."""
 
 
 def sample(page: str, begins: str) -> str:
