@@ -152,8 +152,8 @@ def read_lock(name: str) -> dict[str, Requirement]:
     return {plain(requirement.name): requirement for requirement in requirements}
 
 
-LOCKS = {name: read_lock(name) for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock")}
-ALL, RUN, TORCH = LOCKS.values()
+LOCKS = {name: read_lock(f"requirements{name}.lock") for name in ("", "-run", "-torch", "-uv")}
+ALL, RUN, TORCH, _ = LOCKS.values()
 
 
 def imported(module: Path) -> set[str]:
@@ -195,6 +195,6 @@ def test_a_package_of_several_locks_has_one_version() -> None:
         assert all([specifier.operator for specifier in each.specifier] == ["=="] for each in lock.values())
 
 
-@pytest.mark.parametrize("name", sorted(LOCKS.keys() - {"requirements-torch.lock"}))
+@pytest.mark.parametrize("name", sorted(LOCKS.keys() - {"-torch"}))
 def test_a_lock_has_the_hashes_of_every_package(name: str) -> None:
-    assert [line for line in read_lines(name) if not re.search(r"( --hash=sha256:[0-9a-f]{64})+$", " ".join(line.split()))] == []
+    assert [line for line in read_lines(f"requirements{name}.lock") if not re.search(r"( --hash=sha256:[0-9a-f]{64})+$", " ".join(line.split()))] == []
