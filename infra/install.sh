@@ -78,7 +78,7 @@ pip() { "$venv/bin/python" -m pip "$@"; }
 torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
 # --quiet twice: pip would warn for each package if an index does not answer. A missing file is an error anyway, by the hashes below.
 options=(--quiet --quiet --disable-pip-version-check)
-echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages (1.5 GiB unpacked) and $torch (0.8 GiB; with CUDA 5 GiB and more) into" \
+echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages (0.9 GiB) and $torch (0.7 GiB; with CUDA 5 GiB and more) into" \
     "$venv, once; takes 1 to 5 minutes"
 # Prints a line every 20 seconds. `read` waits without a child process, which would outlive this script and hold its output open.
 while ! read -rt 20 _ <> <(:); do echo "install: $(du -sm "$venv" 2>/dev/null | cut -f 1) MiB are installed"; done &
