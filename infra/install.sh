@@ -78,11 +78,12 @@ pip() { "$venv/bin/python" -m pip "$@"; }
 torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
 # --quiet twice: pip would warn for each package if an index does not answer. A missing file is an error anyway, by the hashes below.
 options=(--quiet --quiet --disable-pip-version-check)
-echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages (1.5 GiB unpacked) and $torch (0.8 GiB; with CUDA 5 GiB and more) into" \
-    "$venv, once; takes 2 to 10 minutes"
+echo "install: $(grep -c '^[a-z0-9].*==' "$lock") Python packages (0.9 GiB) and $torch (0.7 GiB; with CUDA 5 GiB and more) into" \
+    "$venv, once; takes 1 to 5 minutes"
 # Prints a line every 20 seconds. `read` waits without a child process, which would outlive this script and hold its output open.
 while ! read -rt 20 _ <> <(:); do echo "install: $(du -sm "$venv" 2>/dev/null | cut -f 1) MiB are installed"; done &
-trap "kill $! 2>/dev/null" EXIT
+work="$venv/installing"
+trap 'kill $! 2>/dev/null; rm -rf "$work"' EXIT
 # An image takes wheels only: no build script runs as root, and no compiler is needed. python-chess has no wheel.
 [ -z "$is_image" ] || options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
 rm -f "$stamp"
@@ -90,20 +91,39 @@ rm -f "$stamp"
 clear=""
 [ ! -f "$venv/pyvenv.cfg" ] || [ -d "$venv/lib/python$version" ] || clear=--clear
 "$python" -m venv $clear "$venv"
-# Every file has a hash. The lock names all packages except torch and torch's own dependencies, so nothing is resolved. uv is faster; pip
-# also knows indexes that only pip's configuration names.
-uv pip install --quiet --python "$venv/bin/python" --require-hashes --no-deps --requirement "$lock" 2>/dev/null ||
-    pip install "${options[@]}" --require-hashes --no-deps --requirement "$lock"
+
+# uv takes a tenth of pip's time; pip gets it for this script only. In an image pip installs, because it also writes the bytecode, which the
+# image's user cannot write.
+uv=""
+if [ -z "$is_image" ] && ! uv=$(command -v uv); then
+    export UV_CACHE_DIR="$work/cache"
+    pip install "${options[@]}" --require-hashes --target "$work" --requirement requirements-uv.lock 2>/dev/null && uv="$work/bin/uv" || true
+fi
+# Prints a setting of pip (variable or file), because uv does not read them.
+pip_settings=$(pip config list)
+setting() { sed -n "/\.$1='/{s/^[^']*'\(.*\)'$/\1/;s/\\\\n/ /g;p;q;}" <<<"$pip_settings"; }
+export UV_SYSTEM_CERTS=1 UV_INDEX_STRATEGY=unsafe-best-match UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$(setting index-url)}
+export UV_INDEX=${UV_INDEX:-$(setting extra-index-url)} UV_FIND_LINKS=${UV_FIND_LINKS:-$(setting find-links | tr ' ' ,)}
+# If uv fails, pip installs or says why not.
+add() { { [ -n "$uv" ] && "$uv" pip install --quiet --python "$venv/bin/python" "$@" 2>/dev/null; } || pip install "${options[@]}" "$@"; }
+# Every file has a hash. The lock names all packages except torch and torch's own dependencies, so nothing is resolved.
+add --require-hashes --no-deps --requirement "$lock"
 echo "install: the packages are installed; $torch is next"
 # torch has a version and no hash, because its builds differ: a machine whose pip is configured for a CPU wheel gets that wheel.
+get_torch() { pip download "${options[@]}" --no-deps --dest "$work/torch" "$@" "$torch"; }
 if [ -n "${TORCH_INDEX:-}" ]; then
-    pip install "${options[@]}" --no-deps --index-url "$TORCH_INDEX" "$torch"
-elif [ -z "$is_image" ] && [ "$(uname -sm)" = "Linux x86_64" ] && ! nvidia-smi -L >/dev/null 2>&1; then
+    get_torch --index-url "$TORCH_INDEX"
+elif [ -n "$is_image" ] || [ "$(uname -sm)" != "Linux x86_64" ] || nvidia-smi -L >/dev/null 2>&1; then
+    get_torch
+else
     # One attempt: if this index does not answer, pip's own index has torch too.
-    pip install "${options[@]}" --no-deps --retries 0 --timeout 15 --index-url https://download.pytorch.org/whl/cpu "$torch" 2>/dev/null || true
+    get_torch --retries 0 --timeout 15 --index-url https://download.pytorch.org/whl/cpu 2>/dev/null || get_torch
 fi
-pip install "${options[@]}" --constraint requirements-torch.lock "$torch"
-[ -n "$is_image" ] || pip install "${options[@]}" --no-deps --editable .
+add --no-deps --no-index --find-links "$work/torch" "$torch"
+add --constraint requirements-torch.lock "$torch"
+[ -n "$is_image" ] || add --no-deps --editable .
+# Python writes bytecode when it first imports a module, unless this variable is set.
+[ -z "$uv" ] || [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true
 pip check >/dev/null || { pip check >&2; exit 1; }
 # The preflight compares this hash with the lock that versions of steps contain (steps/run/versions.py).
 sha256sum requirements-run.lock | cut -d ' ' -f 1 >"$venv/run-lock"

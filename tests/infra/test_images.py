@@ -74,7 +74,7 @@ def without_python(folder: Path, uv: str) -> dict[str, str]:
     """Return an environment whose PATH has the shell's programs, no Python, and this uv."""
     programs = folder / "programs"
     programs.mkdir()
-    for name in ("bash", "sh", "dirname", "id", "grep", "cat", "sha256sum", "cut", "rm"):
+    for name in ("bash", "sh", "dirname", "id", "grep", "cat", "sha256sum", "cut", "rm", "mkdir", "cp", "sed", "tr", "uname"):
         (programs / name).symlink_to(shutil.which(name) or f"/bin/{name}")
     (programs / "uv").write_text(f"#!/bin/sh\n{uv}\n")
     (programs / "uv").chmod(0o755)
@@ -109,6 +109,32 @@ def test_the_newest_python_that_runs_is_taken_and_another_version_is_refused(cop
     (copied / "requirements.lock").touch()
     assert "asked: 3.12 -m venv env" in install(copied, "env", environment=environment).stderr
     assert "Python 3.10" in install(copied, "env", environment=environment | {"PYTHON": "python3.10"}).stderr
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_uv_gets_the_indexes_of_pip_and_where_it_fails_pip_installs(copied: Path, works: bool) -> None:
+    log = copied / "log"
+    environment = without_python(
+        copied, f'echo "uv $UV_DEFAULT_INDEX $UV_INDEX $UV_FIND_LINKS: $*" >>{log}; {"true" if works else "false"}'
+    )
+    python = copied / "programs" / "python3.11"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in -c*) echo 3.11 ;; "-m venv"*) mkdir -p env/bin; cp "$0" env/bin/python ;;\n'
+        "*'pip config list') echo \":env:.find-links='/a /b'\"; echo \"global.find-links='/c'\"; echo \"global.index-url='http://i'\" ;;\n"
+        f'*) echo "$*" >>{log} ;; esac\n'
+    )
+    python.chmod(0o755)
+    (copied / "requirements-uv.lock").touch()
+    done = install(copied, "env", environment=environment)
+    assert done.returncode == 0, done.stderr
+    lines = log.read_text().splitlines()
+    by_uv = [line for line in lines if line.startswith("uv ")]
+    assert len(by_uv) == 4
+    assert all(line.startswith("uv http://i  /a,/b: pip install ") for line in by_uv)
+    by_pip = [line for line in lines if line.startswith("-m pip install ")]
+    assert [line.split()[-1] for line in by_pip] == ([] if works else [line.split()[-1] for line in by_uv])
+    assert not (copied / "env" / "installing").exists()
 
 
 @pytest.mark.prove
@@ -152,8 +178,8 @@ def read_lock(name: str) -> dict[str, Requirement]:
     return {plain(requirement.name): requirement for requirement in requirements}
 
 
-LOCKS = {name: read_lock(name) for name in ("requirements.lock", "requirements-run.lock", "requirements-torch.lock")}
-ALL, RUN, TORCH = LOCKS.values()
+LOCKS = {name: read_lock(f"requirements{name}.lock") for name in ("", "-run", "-torch", "-uv")}
+ALL, RUN, TORCH, _ = LOCKS.values()
 
 
 def imported(module: Path) -> set[str]:
@@ -195,6 +221,7 @@ def test_a_package_of_several_locks_has_one_version() -> None:
         assert all([specifier.operator for specifier in each.specifier] == ["=="] for each in lock.values())
 
 
-@pytest.mark.parametrize("name", sorted(LOCKS.keys() - {"requirements-torch.lock"}))
+@pytest.mark.parametrize("name", sorted(LOCKS.keys() - {"-torch"}))
 def test_a_lock_has_the_hashes_of_every_package(name: str) -> None:
-    assert [line for line in read_lines(name) if not re.search(r"( --hash=sha256:[0-9a-f]{64})+$", " ".join(line.split()))] == []
+    lines = (" ".join(line.split()) for line in read_lines(f"requirements{name}.lock"))
+    assert [line for line in lines if not re.search(r"( --hash=sha256:[0-9a-f]{64})+$", line)] == []
