@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from grpo.board.actions import MAX_LEGAL_MOVES
+from grpo.board import MAX_LEGAL_MOVES
 
 MIN_TEMPERATURE: Final = 0.01  # Logits are divided by the temperature; a tiny one would make them overflow.
 MAX_TEMPERATURE: Final = 10.0
