@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from grpo.engine.move_values import value_tables
     from grpo.engine.pool import EnginePool
     from grpo.match.matches import play_match
-    from grpo.match.players import BestMovePlayer
+    from grpo.match.policy_players import BestMovePlayer
     from grpo.policy.distribution import MoveDistribution, PositionBatch
     from grpo.policy.policy import NetworkPolicy, new_policy
     from grpo.settings.tree import read_settings
@@ -32,7 +32,7 @@ __all__ = [
     "value_tables",
 ]
 _MODULES: Final = {
-    "BestMovePlayer": "grpo.match.players",
+    "BestMovePlayer": "grpo.match.policy_players",
     "DatasetStates": "grpo.train.states",
     "EnginePool": "grpo.engine.pool",
     "MoveDistribution": "grpo.policy.distribution",

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grpo.base.documents import write_document
-from grpo.board.actions import MAX_LEGAL_MOVES
+from grpo.board import MAX_LEGAL_MOVES
 from grpo.dataset.exclusions import excluded_positions
 from grpo.dataset.quotas import Quota, SourceReport, UnitReports
 from grpo.dataset.table import GAME_SCHEMA, Position, Split, board_row, board_table

@@ -9,8 +9,6 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_LEGAL_MOVES: Final = 218  # https://www.chessprogramming.org/Encoding_Moves
-
 
 def _all_moves() -> list[chess.Move]:
     moves: list[chess.Move] = []

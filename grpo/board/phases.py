@@ -6,9 +6,10 @@
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import chess
+if TYPE_CHECKING:  # Slow to import.
+    import chess
 
 
 class Phase(StrEnum):
@@ -18,11 +19,13 @@ class Phase(StrEnum):
 
 
 PHASES: Final[tuple[Phase, ...]] = tuple(Phase)  # In the order of a game.
+_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Bitboards.
 
 
-def phase_of(board: chess.BaseBoard) -> Phase:
+def phase_of(board: "chess.BaseBoard") -> Phase:
     """Return the phase.
 
+    >>> import chess
     >>> phase_of(chess.Board("8/5k2/8/8/3R4/8/5K2/8 w - - 0 1"))
     <Phase.ENDGAME: 'endgame'>
     """
@@ -30,8 +33,8 @@ def phase_of(board: chess.BaseBoard) -> Phase:
     if pieces <= 6:
         return Phase.ENDGAME
     officers = board.occupied & ~board.pawns
-    white_home = (officers & board.occupied_co[chess.WHITE] & chess.BB_RANK_1).bit_count()
-    black_home = (officers & board.occupied_co[chess.BLACK] & chess.BB_RANK_8).bit_count()
+    white_home = (officers & board.occupied_co[True] & _FIRST_RANK).bit_count()
+    black_home = (officers & board.occupied_co[False] & _LAST_RANK).bit_count()
     if pieces > 10 and min(white_home, black_home) >= 4:
         return Phase.OPENING
     return Phase.MIDDLEGAME

@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pandas as pd
 
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
+
+if TYPE_CHECKING:  # Slow to import.
+    import pandas as pd
 
 MISSING: Final = np.nan
 NAN: Final = np.inf
@@ -86,6 +88,8 @@ def read_table(path: Path) -> Table:
 
 
 def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
+    import pandas as pd
+
     heads = start.splitlines()
     num_skipped = next((at for at, line in enumerate(heads) if not line.startswith("#")), 0)  # Stable-Baselines3 writes settings first.
     head = re.sub(r'"[^"]*"', "", heads[num_skipped])
@@ -103,7 +107,9 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     return _of_frame(path, frame, has_decimal_commas=delimiter != ",")
 
 
-def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = False) -> Table:
+def _of_frame(path: Path, frame: "pd.DataFrame", *, has_decimal_commas: bool = False) -> Table:
+    import pandas as pd
+
     table = Table(path, {})
     for index, label in enumerate(frame.columns):
         cells, name = frame.iloc[:, index], str(label).strip()
@@ -119,6 +125,8 @@ def _of_frame(path: Path, frame: pd.DataFrame, *, has_decimal_commas: bool = Fal
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
     """Return numbers and marks (other text is MISSING), or None if all are MISSING."""
+    import pandas as pd
+
     texts = cells.astype("str").str.strip().where(cells.notna(), "")
     commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
@@ -142,6 +150,8 @@ def _json(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     if isinstance(document, dict):
         document = _rows_of(document)
     if isinstance(document, list) and document and all(isinstance(row, list) and len(row) == 3 for row in document):
+        import pandas as pd
+
         return _of_frame(path, pd.DataFrame(document, columns=["Wall time", "Step", "Value"]))  # TensorBoard's export.
     if not isinstance(document, list) or not all(isinstance(row, dict) for row in document):
         raise HistoryError(f"{path}: is JSON without rows; give an array of objects, one object per line, or trainer_state.json")
@@ -195,6 +205,8 @@ def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _of_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Table:
+    import pandas as pd
+
     remaining, frames, events, number = iter(rows), list[pd.DataFrame](), list[tuple[int, str]](), 0
     while chunk := list(islice(remaining, _CHUNK)):
         if not {dict, list}.isdisjoint(chain.from_iterable(map(type, row.values()) for row in chunk)):

@@ -14,7 +14,7 @@ from typing import Final
 
 import chess
 
-from grpo.board.actions import MAX_LEGAL_MOVES
+from grpo.board import MAX_LEGAL_MOVES
 from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, parse_answer, parse_best_move
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess

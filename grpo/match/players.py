@@ -1,4 +1,4 @@
-"""Players of a match: a policy, a UCI engine or a random mover.
+"""Players of a match: a UCI engine or a random mover. `policy_players` has the others, which need torch.
 
 A player's random streams, one per game, continue in the player's next match.
 """
@@ -8,18 +8,14 @@ from typing import Final, Protocol
 
 import chess
 import numpy as np
-import torch
-from torch import Tensor
 
 from grpo.base.seeding import numpy_stream
-from grpo.board.actions import action_move, random_move
+from grpo.board.actions import random_move
 from grpo.board.encoding import fen_of
 from grpo.engine.answers import EngineError, IllegalMoveError
 from grpo.engine.pool import NUM_ATTEMPTS, EnginePool, Query
 from grpo.match.replies import Reply, ReplyCounts
-from grpo.policy.distribution import MoveDistribution, MovePolicy, PositionBatch
 
-_BOARDS_PER_FORWARD = 1_024
 NUM_ROOTS: Final = 2**63 - 1  # Seeds of `GameStreams` are below this.
 
 
@@ -31,33 +27,6 @@ class Player(Protocol):
 
         On each board, this player is to move and has a legal move. `games` has each board's game number, which selects the random stream.
         """
-
-
-class BestMovePlayer:
-    def __init__(self, policy: MovePolicy, name: str) -> None:
-        self.name = name
-        self._policy = policy
-
-    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:  # noqa: ARG002
-        return _policy_moves(self._policy, boards, temperature=1.0, pick=lambda distribution, _: distribution.best())
-
-
-class SamplingPlayer:
-    """All games' random streams are seeded with one number, which `rng` draws."""
-
-    def __init__(self, policy: MovePolicy, name: str, *, temperature: float, rng: torch.Generator) -> None:
-        self.name = name
-        self._policy = policy
-        self._temperature = temperature
-        self._streams = GameStreams(int(torch.randint(NUM_ROOTS, (), generator=rng)))
-
-    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
-        uniforms = torch.tensor([self._streams.of(game).random() for game in games], dtype=torch.float64)
-
-        def pick(distribution: MoveDistribution, rows: slice) -> Tensor:
-            return distribution.sample_at(uniforms[rows, None])[:, 0]
-
-        return _policy_moves(self._policy, boards, temperature=self._temperature, pick=pick)
 
 
 class RandomPlayer:
@@ -138,21 +107,3 @@ class GameStreams:
         if game not in self._streams:
             self._streams[game] = numpy_stream(self._root, "game", game)
         return self._streams[game]
-
-
-@torch.no_grad()
-def _policy_moves(
-    policy: MovePolicy, boards: Sequence[chess.Board], *, temperature: float, pick: Callable[[MoveDistribution, slice], Tensor]
-) -> list[chess.Move]:
-    """`pick` gets the distribution of one forward pass and the slice of `boards` that it covers.
-
-    `pick` returns the chosen moves' columns in `PositionBatch.action_ids`, one per board.
-    """
-    moves: list[chess.Move] = []
-    for start in range(0, len(boards), _BOARDS_PER_FORWARD):
-        rows = slice(start, start + _BOARDS_PER_FORWARD)
-        positions = PositionBatch.from_boards(boards[rows])
-        columns = pick(policy.distribution(positions, temperature=temperature), rows).cpu()
-        ids = positions.action_ids.gather(1, columns[:, None])[:, 0].tolist()
-        moves += [action_move(index, board.turn) for index, board in zip(ids, boards[rows], strict=True)]
-    return moves

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from grpo.base.files import atomic_folder, verified_manifest, write_manifest
-from grpo.policy.files import IncompatibleError, policy_kind
+from grpo.policy.files import IncompatibleError, checkpoint_name, policy_kind
 from grpo.policy.policy import Policy, write_tensors
 
 _Policy = TypeVar("_Policy", bound=Policy)
@@ -72,10 +72,6 @@ def load_checkpoint(folder: Path, device: torch.device, kind: type[_Policy]) -> 
 
 def checkpoint_folders(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if re.fullmatch(r"step-\d{8}", path.name))
-
-
-def checkpoint_name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def checkpoint_step(folder: Path) -> int:

@@ -6,27 +6,37 @@ The action table numbers all moves of chess; a network needs the table of its tr
 
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, read_json, sha256_text, write_json
-from grpo.board.actions import ACTIONS
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
 """Weights file of a chess network. Transformers names a language model's weights file."""
 FACTS: Final = "facts.json"
-ACTION_TABLE_HASH: Final = sha256_text(" ".join(move.uci() for move in ACTIONS))
 
 
 class IncompatibleError(PlainError, RuntimeError):
     """Files of a policy that this code, this kind of policy or this run cannot use."""
 
 
+@cache
+def action_table_hash() -> str:
+    from grpo.board.actions import ACTIONS  # Imports numpy.
+
+    return sha256_text(" ".join(move.uci() for move in ACTIONS))
+
+
+def checkpoint_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
     """`policy`: settings `[policy]`. `files`: the other files, the weights file first."""
-    write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": ACTION_TABLE_HASH, **more})
+    write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": action_table_hash(), **more})
 
 
 def policy_facts(folder: Path) -> dict[str, Any]:
@@ -41,9 +51,9 @@ def policy_facts(folder: Path) -> dict[str, Any]:
         facts["files"][0]  # Raises IndexError for an empty list.
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise CorruptError(f"{folder / FACTS} is missing or unreadable ({error}): copy it again from its origin") from None
-    if table != ACTION_TABLE_HASH:
+    if table != action_table_hash():
         raise IncompatibleError(
-            f"{folder}: action_table is {table[:12]}, this code's is {ACTION_TABLE_HASH[:12]}; use the code that made it"
+            f"{folder}: action_table is {table[:12]}, this code's is {action_table_hash()[:12]}; use the code that made it"
         )
     if kind not in KINDS:
         raise IncompatibleError(f"{folder}: a policy of kind {kind!r}, which this code does not know; use the code that made it")

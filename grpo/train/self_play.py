@@ -17,7 +17,7 @@ from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.board.actions import push_random_moves
 from grpo.board.encoding import position_key
 from grpo.match.matches import End, PlayedGame, play_match
-from grpo.match.players import SamplingPlayer
+from grpo.match.policy_players import SamplingPlayer
 from grpo.policy.distribution import MovePolicy, PositionBatch
 from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states

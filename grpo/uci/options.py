@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from grpo.board.actions import MAX_LEGAL_MOVES
+from grpo.board import MAX_LEGAL_MOVES
 
 MIN_TEMPERATURE: Final = 0.01  # A tiny temperature would make logits overflow.
 MAX_TEMPERATURE: Final = 10.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import chess
 
-from grpo.board.actions import MAX_LEGAL_MOVES
+from grpo.board import MAX_LEGAL_MOVES
 from grpo.engine.answers import EngineError, Score
 from grpo.engine.move_values import value_tables, win_chance
 from grpo.engine.pool import EnginePool

@@ -7,6 +7,8 @@
 A move's value, in [0, 1], is from an engine's search.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +17,9 @@ from grpo.board.actions import action_move
 from grpo.board.encoding import decode
 from grpo.board.phases import PHASES, Phase
 from grpo.dataset.table import BoardArrays
-from grpo.match.regret import move_probabilities
-from grpo.policy.distribution import MovePolicy
+
+if TYPE_CHECKING:
+    from grpo.policy.distribution import MovePolicy
 
 
 class ValuedMove(Document):
@@ -46,11 +49,13 @@ class Decisions(Document):
     best: tuple[NotableDecision, ...]
 
 
-def notable_decisions(policy: MovePolicy, boards: BoardArrays, *, count: int, before: MovePolicy | None = None) -> Decisions:
+def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, before: "MovePolicy | None" = None) -> Decisions:
     """Return, for each list, at most `count` decisions with the largest measure above 0; of equals the earlier board.
 
     `boards.values` must be of depth `evaluation.heldout_depth` (not checked).
     """
+    from grpo.match.regret import move_probabilities  # Imports torch.
+
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))
     values = np.where(boards.is_legal, boards.values.astype(np.float64), -np.inf)

@@ -22,7 +22,7 @@ from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
 from grpo.metrics.shared import interval_names
-from grpo.policy.checkpoints import checkpoint_name
+from grpo.policy.files import checkpoint_name
 from grpo.settings.tree import Settings
 from grpo.statistics.intervals import Estimate
 from steps.names import CHECKPOINTS, REPORT

@@ -31,12 +31,12 @@ from grpo.metrics.records import Record
 from grpo.metrics.shared import BUDGET_SPENT, ENTROPY_CRITICAL
 from grpo.policy.checkpoints import (
     checkpoint_folders,
-    checkpoint_name,
     checkpoint_step,
     checkpoints_to_delete,
     load_checkpoint,
     save_checkpoint,
 )
+from grpo.policy.files import checkpoint_name
 from grpo.policy.policy import weights_hash
 from grpo.train.trainer import AnyTrainer
 from steps.common.live_diagnosis import LiveDiagnosis

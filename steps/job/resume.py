@@ -17,7 +17,6 @@ from grpo.policy.files import policy_facts
 from grpo.settings.names import flattened, is_within
 from grpo.settings.tree import Settings, settings_over
 from steps.names import PEAK
-from steps.pages.known import summary_of
 from steps.run.commands import FLOW_FILE, resume_command
 from steps.run.machine import Machine
 from steps.run.records import OriginFacts
@@ -70,6 +69,8 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
         settings, outputs, known = fetch_origin(named.version, machine)
     else:
+        from steps.pages.known import summary_of  # Slow.
+
         settings, outputs, known = named.run.facts["settings"], {}, summary_of(named.run, store)
         for step in (*registered_steps(), *(["finetune"] if named.policy_step != PRETRAINED_STEP else [])):
             output = named.run.output_of(step)

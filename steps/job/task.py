@@ -23,7 +23,6 @@ from steps.job.resume import Job, inherited_output, origin_checkpoint
 from steps.names import CHAMPION
 from steps.run.launch import launch_of
 from steps.run.machine import Machine
-from steps.run.outside import OUTSIDE
 from steps.run.processes import RESUMABLE
 from steps.run.records import Attempt, Runs, Status
 from steps.run.step import OfRun, Step, StepOutput
@@ -199,6 +198,8 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
+        from steps.run.outside import OUTSIDE  # Imports numpy.
+
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
         for outside in self.step.outside:

@@ -38,7 +38,7 @@ from grpo.base.files import (
 )
 from grpo.match.selection import Selection
 from grpo.metrics.shared import PRETRAINED_STEP
-from grpo.policy.files import copy_policy
+from grpo.policy.files import checkpoint_name, copy_policy
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, PEAK
 from steps.pages.known import summary_of
 from steps.pages.results import Results
@@ -198,8 +198,6 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         facts = of_output(verified_manifest(source), step, step_version, source)
         outputs[step] = _stored(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
-        from grpo.policy.checkpoints import checkpoint_name  # Imports torch.
-
         # The output has only the peak's checkpoint, whose hash gives the version.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}

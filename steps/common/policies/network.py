@@ -11,7 +11,8 @@ from grpo.base.documents import write_document
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import action_move
 from grpo.dataset.table import Split, board_arrays
-from grpo.match.players import BestMovePlayer, Player, SamplingPlayer
+from grpo.match.players import Player
+from grpo.match.policy_players import BestMovePlayer, SamplingPlayer
 from grpo.match.regret import HeldoutScores, heldout_metrics, heldout_scores
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.policy import NetworkPolicy, weights_hash

@@ -20,7 +20,8 @@ from grpo.engine.pool import EnginePool
 from grpo.match.forks import ForkError, Tell, in_processes
 from grpo.match.ladder import Rung
 from grpo.match.matches import UNDECIDED, End, MatchReport, MatchResult, PlayedGame, adjudicate, play_match
-from grpo.match.players import BestMovePlayer, RandomPlayer, SamplingPlayer
+from grpo.match.players import RandomPlayer
+from grpo.match.policy_players import BestMovePlayer, SamplingPlayer
 from grpo.match.replies import ReplyCounts
 from grpo.policy.policy import new_policy
 from grpo.statistics.intervals import paired_interval

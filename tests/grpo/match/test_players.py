@@ -13,8 +13,9 @@ from scripted_engine import ScriptedEngine, move_scores
 from grpo.base.seeding import numpy_stream, torch_stream
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
-from grpo.match import players
-from grpo.match.players import BestMovePlayer, DilutedPlayer, EnginePlayer, Player, RandomPlayer, SamplingPlayer
+from grpo.match import policy_players
+from grpo.match.players import DilutedPlayer, EnginePlayer, Player, RandomPlayer
+from grpo.match.policy_players import BestMovePlayer, SamplingPlayer
 from grpo.policy.policy import new_policy
 
 BOARDS = some_boards(24)
@@ -64,7 +65,7 @@ def test_what_is_drawn_in_a_game_depends_neither_on_the_other_games_nor_on_their
         move for pair in zip(first, second, strict=True) for move in pair
     ], "each game from its first move to its last before the next"
     assert mixed.choose([BOARDS[game] for game in shuffled], shuffled) == [first[game] for game in shuffled]
-    monkeypatch.setattr(players, "_BOARDS_PER_FORWARD", 5)
+    monkeypatch.setattr(policy_players, "_BOARDS_PER_FORWARD", 5)
     assert cut.choose(BOARDS, games) == first, "however many boards one forward pass takes"
     few.choose(BOARDS, games)
     assert few.choose(BOARDS[1::3], games[1::3]) == second[1::3], "the others are over"

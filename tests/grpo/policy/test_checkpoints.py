@@ -25,7 +25,7 @@ from grpo.policy.checkpoints import (
     load_checkpoint,
     save_checkpoint,
 )
-from grpo.policy.files import ACTION_TABLE_HASH, FACTS, WEIGHTS, IncompatibleError
+from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError, action_table_hash
 from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.grpo import GrpoConfig
 
@@ -101,7 +101,7 @@ def test_a_pickle_is_never_opened_not_even_one_that_the_manifest_vouches_for(nam
         (FACTS, lambda content: content[:-5]),
         (FACTS, lambda content: content.replace(b'"policy"', b'"polity"')),
         (FACTS, lambda content: content.replace(b'"width": 16', b'"width": 24')),
-        (FACTS, lambda content: content.replace(ACTION_TABLE_HASH.encode(), b"deadbeef" * 8)),
+        (FACTS, lambda content: content.replace(action_table_hash().encode(), b"deadbeef" * 8)),
     ],
 )
 def test_a_copied_policy_that_is_damaged_or_anothers_is_refused_by_the_name_of_its_place_in_one_line(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from doubles import lively_policy, some_boards
 
-from grpo.match.players import BestMovePlayer
+from grpo.match.policy_players import BestMovePlayer
 from grpo.policy.distribution import PositionBatch
 from grpo.uci.options import UciOptions
 from grpo.uci.search import PolicyMoveFinder

@@ -26,7 +26,8 @@ from grpo.base.seeding import numpy_stream
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
 from grpo.match.matches import play_match
-from grpo.match.players import BestMovePlayer, RandomPlayer
+from grpo.match.players import RandomPlayer
+from grpo.match.policy_players import BestMovePlayer
 from grpo.policy.policy import new_policy
 from grpo.viewer.annotations import annotate
 from grpo.viewer.human_game import HumanGame

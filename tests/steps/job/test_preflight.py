@@ -235,10 +235,17 @@ def test_a_doctor_reads_the_games_and_says_whether_they_suffice(machine: Machine
     assert re.search(r"train \d+ of 900", detail)
 
 
-def test_the_flow_starts_and_draws_cards_without_torch_and_tracker() -> None:
-    # Each task of a flow, and each drawing of a card, imports the flow's file; the steps' modules come when one of them is called.
+@pytest.mark.parametrize(
+    ("modules", "unneeded"),
+    [
+        # Each task of a flow, and each drawing of a card, imports the flow's file; the steps' modules come when one of them is called.
+        ("chess_grpo", {"torch", "mlflow", "numpy", "chess"}),
+        ("steps.build_boards, steps.check_boards, steps.calibrate, steps.report, steps.cards.pages", {"torch", "mlflow"}),
+    ],
+)
+def test_flow_steps_and_cards_import_nothing_slow_that_they_do_not_use(modules: str, unneeded: set[str]) -> None:
     flow = Path(__file__).resolve().parents[3] / "flows"
-    script = f"import sys; sys.path.insert(0, {str(flow)!r}); import chess_grpo; print({{'torch', 'mlflow'}} & sys.modules.keys())"
+    script = f"import sys; sys.path.insert(0, {str(flow)!r}); import {modules}; print({unneeded} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split() == ["set()"]
 
 

@@ -19,7 +19,7 @@ from presets import tiny_settings
 
 from grpo.base.files import ASIDE, file_hashes, read_json
 from grpo.board.encoding import position_key
-from grpo.match.players import BestMovePlayer
+from grpo.match.policy_players import BestMovePlayer
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.checkpoints import TrainingState, save_checkpoint
 from grpo.policy.distribution import MovePolicy
