@@ -1,4 +1,4 @@
-"""Checks of the AWS account for tasks on AWS Batch or Kubernetes. The checks run in parallel and take about ten seconds."""
+"""Checks of the AWS account for tasks on AWS Batch or Kubernetes. The checks run in parallel and take seconds."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from steps.job.preflight import PassingError, PreflightCheck, PreflightError, tr
 from steps.run.machine import SECRETS
 
 _CONNECT_SECONDS: Final = 2
-_READ_SECONDS: Final = 4
+_READ_SECONDS: Final = 10
 # Error codes that only warn, because the jobs' role may have a right that this account lacks.
 _DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 _PAGE: Final = "(docs/aws.md)"
