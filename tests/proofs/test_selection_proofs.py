@@ -1,10 +1,19 @@
 """Thousands of whole selections with made-up players, run by `make prove`: noise is not promoted, and strength is."""
 
+from collections.abc import Sequence
+from itertools import islice
+
+import chess
 import numpy as np
 import pytest
 from made_selections import NO_GAIN, Protocol, confirmed, screened, selected, share_promoted
 
-from grpo.statistics.verdict import decide
+from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
+from grpo.match import matches
+from grpo.match.matches import adjudicate, play_match
+from grpo.statistics.halving import sequential_halving
+from grpo.statistics.verdict import Decision, decide
+from grpo.train.self_play import random_openings
 
 pytestmark = pytest.mark.prove
 
@@ -61,3 +70,64 @@ def test_a_history_of_noise_claims_no_progress_whatever_the_previous_champion(pr
             has_champion = has_champion or decision.promoted or runs % 5 == 2
     print(f"{claimed / runs:.1%} of {runs} runs claim anything")
     assert claimed / runs <= 0.05
+
+
+# Real games. Equal policies would draw every pair (`test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion`), so the
+# candidates differ from their start by noise.
+
+
+@pytest.fixture
+def _shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let adjudication search one ply, which takes a tenth of the time."""
+    monkeypatch.setattr(matches, "DEPTH", 1)
+
+
+class Taker:
+    """Takes the most valuable piece if `takes`; a hash of `noise` and the position decides the rest. No noise is stronger than another."""
+
+    name = "taker"
+
+    def __init__(self, noise: int, *, takes: bool = True) -> None:
+        self._noise, self._takes = noise, takes
+
+    def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move]:
+        return [self._move(board) for board in boards]
+
+    def _move(self, board: chess.Board) -> chess.Move:
+        moves = list(board.legal_moves)
+        gains = [((board.piece_type_at(move.to_square) or 0) + (move.promotion or 0)) * self._takes for move in moves]
+        pieces = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings, board.occupied_co[chess.WHITE])
+        equal = [move for move, gain in zip(moves, gains, strict=True) if gain == max(gains)]
+        # Hashes of numbers are the same in every process.
+        return max(equal, key=lambda move: hash((self._noise, board.turn, *pieces, move.from_square, move.to_square, move.promotion or 0)))
+
+
+def played_selection(seed: int, start: Taker, stockfish: str) -> tuple[Decision, list[float]]:
+    """Return the decision on the best of four candidates that take, and its adjudicated pair scores in the confirmation games."""
+    openings = iter(dict.fromkeys(random_openings(300, max_plies=8, rng=np.random.default_rng(seed))))
+    of_round = {number: list(islice(openings, 10)) for number in (0, 1)}
+    with EnginePool(stockfish, num_processes=1, options={"Hash": PLAYING_HASH_MIB}) as pool:
+
+        def play(step: int, against: Sequence[str]) -> list[float]:
+            # Takers rarely mate, so adjudication decides.
+            return adjudicate(play_match(Taker(100 * seed + step), start, against, max_plies=60), pool).pair_scores(adjudicated=True)
+
+        winner = sequential_halving([1, 2, 3, 4], lambda step, number: play(step, of_round[number])).winner
+        scores = play(winner, list(islice(openings, 50)))
+    return decide(winner, against_initial=scores, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()), scores
+
+
+@pytest.mark.usefixtures("_shallow")
+def test_of_20_selections_by_real_games_among_players_that_differ_by_noise_at_most_2_promote(stockfish: str) -> None:
+    played = [played_selection(seed, Taker(100 * seed), stockfish) for seed in range(20)]
+    scores = np.concatenate([scores for _, scores in played])
+    print(f"promoted {share_promoted([decision for decision, _ in played]):.0%} of 20; {np.unique(scores, return_counts=True)}")
+    # Each is promoted with probability 2.5 % at most; more than 2 of 20 with 1.3 %.
+    assert share_promoted([decision for decision, _ in played]) <= 0.1
+    assert abs(scores.mean() - 0.5) < 4 * scores.std() / len(scores) ** 0.5, "neither side of a match is favored"
+    assert scores.std() > 0.2, "the games are decisive"
+
+
+@pytest.mark.usefixtures("_shallow")
+def test_a_selection_by_real_games_promotes_strength(stockfish: str) -> None:
+    assert played_selection(0, Taker(0, takes=False), stockfish)[0].promoted

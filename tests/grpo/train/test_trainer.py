@@ -385,6 +385,13 @@ def test_the_learning_rates_schedule_reaches_the_optimizer() -> None:
     assert trainer._optimizer.param_groups[0]["lr"] == told[1] < told[0] == 1e-3
 
 
+def test_at_a_learning_rate_that_rounds_away_the_policy_that_is_judged_stays_its_start_to_the_last_bit() -> None:
+    # `steps/selection` shows that such a candidate draws every pair, so it is promoted by no seed.
+    trainer = trainer_of(learning_rate=1e-30)
+    steps(trainer, 4)
+    assert weights_hash(trainer.policy) == weights_hash(trainer.evaluation_policy) == weights_hash(lively_policy())
+
+
 def test_the_gradient_is_scaled_down_to_its_largest_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     # Adam does not see a constant factor, but the ratio between two steps' gradients: with the limit they have the same length.
     monkeypatch.setattr(training, "MAX_GRADIENT_NORM", 1e-9)
