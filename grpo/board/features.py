@@ -37,15 +37,16 @@ _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
 _IS_CLOCK: Final = (_CODES >= _CLOCK) & (_CODES < _BOARD)
-# Of all codes from -`_BOARD` to `_BOARD`.
-_ROWS: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)[torch.arange(-_BOARD, _BOARD + 1).abs()].int()
-_WEIGHTS: Final = (
-    torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)[torch.arange(-_BOARD, _BOARD + 1).abs()]
-    * torch.arange(-_BOARD, _BOARD + 1).sign()
-)
+_ROW_OF_CODE: Final = torch.where(_IS_CLOCK, REPETITION - 1, _CODES - 1)
+_WEIGHT_OF_CODE: Final = torch.where(_IS_CLOCK, (_CODES - _CLOCK) / MAX_HALFMOVE_CLOCK, 1.0)
 _HAS_SQUARE: Final = (_CODES > _PIECES) & (_CODES <= _WHOLE)
 # Code of the mirrored feature: `^ 7` reverses a square's file.
-_REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES).to(torch.int16)
+_REFLECTED: Final = torch.where(_HAS_SQUARE, ((_CODES - 1 - _PIECES) ^ 7) + 1 + _PIECES, _CODES)
+# The tables below begin with entry -`_BOARD`.
+_ENTRIES: Final = torch.arange(-_BOARD, _BOARD + 1)
+_ROW_OF_ENTRY: Final = _ROW_OF_CODE[_ENTRIES.abs()].int()
+_WEIGHT_OF_ENTRY: Final = _WEIGHT_OF_CODE[_ENTRIES.abs()] * _ENTRIES.sign()
+_REFLECTED_ENTRY: Final = (_REFLECTED[_ENTRIES.abs()] * _ENTRIES.sign()).to(torch.int16)
 
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class MoveFeatures:
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
-        return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries[chosen])
+        return MoveFeatures(boards=self.boards[rows], counts=counts, num_entries=lengths, entries=self.entries.index_select(0, chosen))
 
     def select_moves(self, columns_B: Tensor) -> "MoveFeatures":
         """Return the features of one move of each board, in column `columns_B` [B]."""
@@ -76,14 +77,17 @@ class MoveFeatures:
         lengths = counts[rows, columns_B]
         chosen = _ranges(firsts, lengths)
         return MoveFeatures(
-            boards=self.boards, counts=self.counts[rows, columns_B][:, None], num_entries=lengths, entries=self.entries[chosen]
+            boards=self.boards,
+            counts=self.counts[rows, columns_B][:, None],
+            num_entries=lengths,
+            entries=self.entries.index_select(0, chosen),
         )
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
         """Return the features, mirrored left to right where `turned_B` ([B] bool) is True. Moves keep their columns."""
-        codes = _REFLECTED.to(self.entries.device)
-        images = codes[self.entries.abs().long()] * self.entries.sign()
-        boards = torch.where(turned_B[:, None], codes[self.boards.long() + 1] - 1, self.boards)
+        table = _REFLECTED_ENTRY.to(self.entries.device)
+        images = table.index_select(0, self.entries.int() + _BOARD)
+        boards = torch.where(turned_B[:, None], table[self.boards.long() + 1 + _BOARD] - 1, self.boards)
         entries = torch.where(turned_B.repeat_interleave(self.num_entries), images, self.entries)
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
 
@@ -95,11 +99,11 @@ class MoveFeatures:
         moves = places(self.counts > 0)
         counts = self.counts.flatten()[moves].int()
         first = counts.cumsum(0, dtype=torch.int32) - counts
-        codes = self.entries.int() + _BOARD
-        index = _ROWS.to(codes.device).index_select(0, codes)
+        places_E = self.entries.int() + _BOARD
+        index = _ROW_OF_ENTRY.to(places_E.device).index_select(0, places_E)
         # A move's first entry is the board before the move. Its row is the board's sum, appended to the table.
         index[first] = (NUM_ROWS + moves // self.counts.shape[1]).int()
-        weights = _WEIGHTS.to(codes.device, embedding_RW.dtype).index_select(0, codes)
+        weights = _WEIGHT_OF_ENTRY.to(places_E.device, embedding_RW.dtype).index_select(0, places_E)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
@@ -187,4 +191,7 @@ def _piece(codes: Tensor, squares: Tensor) -> Tensor:
 
 def _ranges(starts: Tensor, lengths: Tensor) -> Tensor:
     """Return the integers of all ranges [start, start + length)."""
-    return (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths) + torch.arange(int(lengths.sum()), device=starts.device)
+    total = int(lengths.sum())
+    ranges = (starts - lengths.cumsum(0) + lengths).repeat_interleave(lengths, output_size=total)
+    ranges += torch.arange(total, device=starts.device)
+    return ranges

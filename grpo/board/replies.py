@@ -55,15 +55,13 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
         return reply_features(encodings_BE, rows, ids)
     is_move = cached.columns[rows] == columns[:, None]
     is_cached = is_move.any(1)
-    hits, misses = is_cached.nonzero()[:, 0], (~is_cached).nonzero()[:, 0]
+    source = cached.features
     index = rows * cached.columns.shape[1] + is_move.to(torch.uint8).argmax(1)
-    known = cached.features.select_rows(index[hits], cached.features.counts.shape[1])
-    if not len(misses):
-        return known
-    both = joined([known, reply_features(encodings_BE, rows[misses], ids[misses])])
-    # Back to the order of the moves, because another order would round otherwise.
-    order = torch.empty_like(rows).index_copy(0, torch.cat([hits, misses]), torch.arange(len(rows), device=rows.device))
-    return both.select_rows(order, both.counts.shape[1])
+    misses = (~is_cached).nonzero()[:, 0]
+    if len(misses):
+        index[misses] = len(source.counts) + torch.arange(len(misses), device=rows.device)
+        source = joined([source, reply_features(encodings_BE, rows[misses], ids[misses])])
+    return source.select_rows(index, source.counts.shape[1])
 
 
 def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatures:

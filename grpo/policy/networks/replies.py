@@ -52,13 +52,12 @@ class Network(nn.Module):
         answered = (replies.counts > 0).any(1).nonzero()[:, 0]  # The other candidates end the game.
         if not len(answered):
             return logits
-        if len(answered) < len(rows):
-            replies = replies.select_rows(answered, replies.counts.shape[1])
         with torch.no_grad():
             best = afterstates.padded(self._threats(replies), replies.counts > 0, -torch.inf).argmax(1)
+        replies = replies.select_moves(best).select_rows(answered, 1)
         # Only the largest threat has a gradient, so the others are computed without.
         slot = rows[answered], slots[answered]
-        largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies.select_moves(best)).to(logits.dtype))
+        largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies).to(logits.dtype))
         has_BK = torch.zeros_like(largest_BK).index_put(slot, logits.new_ones(len(answered)))
         mean_B1 = largest_BK.sum(1, keepdim=True) / has_BK.sum(1, keepdim=True).clamp(min=1)
         return logits.scatter_add(1, columns_BK.clamp(min=0), (mean_B1 - largest_BK) * has_BK)
