@@ -62,7 +62,7 @@ PARTS: Final[dict[str, Parts]] = {
             ),
             "finetune": Variant(
                 module="steps.language.finetune",
-                shows=("language/reward_mean", "language/parse_rate", "heldout/parse_rate"),
+                shows=("language/reward_mean", "language/parse_rate", "heldout/parse_rate", "heldout/legal_rate_unmasked"),
             ),
         },
     ),

@@ -1,7 +1,6 @@
 """Generation of answers: greedy, or sampled from the distribution over all tokens that the mask allows (`legal_moves`).
 
-The model reads equal prompts of a batch once. Each answer has its own random generator, so other prompts of a batch change the answer only
-by rounding.
+Each answer has its own random generator, so other prompts of a batch change the answer only by rounding.
 """
 
 from collections.abc import Sequence

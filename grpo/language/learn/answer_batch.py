@@ -28,7 +28,7 @@ class AnswerBatch:
     prompt_mask: Tensor  # [P, C], 1 for tokens, 0 for padding.
     prompt_of: Tensor  # [R], index of each answer's prompt.
     targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`.
-    states: tuple[Sequence[State], ...]  # [R][tokens], which tokens were allowed (`grpo.language.generate.legal_moves`).
+    states: tuple[Sequence[State], ...]  # [R][tokens], which tokens were allowed.
 
     @classmethod
     def of(

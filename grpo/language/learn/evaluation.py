@@ -1,9 +1,8 @@
 """Measurements of a language model: regret, readable and legal answers on held-out boards, and mean reward on validation prompts.
 
-- Held-out boards are boards that no training uses.
 - A move's value, in [0, 1] for the player to move (1 is a win), comes from an engine search to `evaluation.heldout_depth`.
 - A move's regret is the best move's value minus the move's value.
-- An answer without a legal move has value 0. Retries would hide such answers, so there are none.
+- An answer without a legal move has value 0. There are no retries.
 """
 
 import math

@@ -1,7 +1,5 @@
 """Exact entropy, KL divergence and log-probability of answers' tokens, over all tokens that the mask allows.
 
-Scoring reads all of an answer's tokens in one forward pass; generation reads one after the other.
-
 Legend: B answers, T tokens of the longest answer.
 """
 

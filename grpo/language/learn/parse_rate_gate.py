@@ -1,7 +1,6 @@
 """Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
 
-An answer is truncated if it reaches `language.max_answer_tokens` without an end token. An answer is readable if it is not truncated and
-every field can be parsed. The parse rate is the fraction of readable answers.
+The parse rate is the fraction of readable answers: not truncated (`language.max_answer_tokens`), and every field can be parsed.
 """
 
 from collections.abc import Mapping

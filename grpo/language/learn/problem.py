@@ -4,8 +4,7 @@ The trainer's terms mean:
 
 - initial state: a prompt
 - row: an answer
-- state of the loss: a token
-- move: a token
+- state of the loss, and move: a token
 - rollout: a group of answers to each prompt
 
 Legend: K tokens of a batch, V size of the vocabulary.

@@ -3,8 +3,7 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
 Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts; it rises to 1
-during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token. Exact measures (entropy, KL) are
-sums over all tokens, not estimates from sampled ones.
+during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token.
 """
 
 from collections import Counter, defaultdict

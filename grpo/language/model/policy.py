@@ -68,7 +68,7 @@ class LanguagePolicy:
         self.config = config
         self.origin = origin
         self.precision = torch.float32  # Precision of forward passes (autocast). Log-probabilities are float32 in any case.
-        # Remembers prompts and moves, because tokenization is as slow as a small model's forward pass.
+        # Tokenization is as slow as a small model's forward pass.
         self._ids = lru_cache(_NUM_REMEMBERED)(lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters

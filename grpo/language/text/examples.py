@@ -1,8 +1,4 @@
-"""Examples of both text tasks from the dataset: prompts with target answers.
-
-The tasks are `move` (choose a move) and `environment` (predict the position after a move), in the formats of the published language model
-RookWorld (`grpo.language.text.tasks`).
-"""
+"""Examples of both text tasks (`grpo.language.text.tasks`) from the dataset: prompts with target answers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

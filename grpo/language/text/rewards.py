@@ -7,11 +7,10 @@ fraction in [0, 1] times its points in `CHESS`. Answers to move prompts have the
 
 structure, parsing
     structure counts sections, parsing counts fields. With n parsed of N expected, the points are
-    `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises its N by 1, so longer texts
-    never gain.
+    `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises its N by 1.
 move_quality
-    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst), with the
-    best and worst value of the board's moves, or 1 if all values are equal. Illegal moves and repetitions count 0.
+    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst) of the
+    board's moves, or 1 if all values are equal. Illegal moves and repetitions count 0.
 evaluation
     `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e and p = `win_probability`. The part is the mean
     over the expected moves: five, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.

@@ -1,7 +1,6 @@
 """Chess tokenizer of the built-in small model: one token for each piece with its square, two for a move, few for a number.
 
-A digit of a FEN stands for several empty squares, so a small model would spend its training on counting. Text without a token of its own is
-encoded as bytes. Decoding restores every valid Unicode text.
+Text without a token of its own is encoded as bytes. Decoding restores every valid Unicode text.
 """
 
 import itertools
