@@ -144,6 +144,7 @@ _ROWS: Final = (
     ("heldout/reward", "points", "Language model: graded reward at T = 1 on validation boards."),
     ("heldout/parse_rate", "fraction of answers", "Language model: greedy answers that can be parsed."),
     ("heldout/legal_rate", "fraction of answers", "Language model: greedy answers with a legal best move."),
+    ("heldout/legal_rate_unmasked", "fraction of answers", "Language model: the same without the mask of legal moves."),
     *(
         (f"time/{part}", "seconds", meaning)
         for part, meaning in (

@@ -50,6 +50,10 @@ class LanguageConfig(Section):
     small_num_layers: Annotated[int, Field(ge=1, le=48)] = 3
     """Transformer blocks of `model = "small"`."""
 
+    lists_moves: bool = True
+    """Whether an answer lists five moves with evaluations before the best move, as RookWorld's do, or has the best move alone."""
+    legal_moves: bool = True
+    """Whether moves are decoded under a mask of legal moves, in training and in games; false trains as RookWorld does."""
     environment_share: Probability = 0.25
     """Fraction of examples and prompts with the environment task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10

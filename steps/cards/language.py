@@ -35,6 +35,11 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
             "If it falls, the model forgets the format: stop the run or raise the KL coefficient.",
         ),
         Figure(
+            "best answers with a legal move",
+            ("heldout/legal_rate", "heldout/legal_rate_unmasked"),
+            "With `language.legal_moves`, training and games use the mask, and GRPO does not teach the model without it.",
+        ),
+        Figure(
             "entropy of an answer at T = 1",
             with_parts("language/entropy", TASKS),
             "Sum over an answer's tokens. If the mean stays below the red line, training ends.",

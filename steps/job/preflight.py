@@ -201,7 +201,8 @@ def _boards(settings: Settings, machine: Machine) -> str:
     if not (reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step)):
         return f"{shortage} Enough for a run, with less to learn from"
     presets = {name: read_settings(f'preset = "{name}"') for name in preset_names()}
-    largest_first = sorted(presets, key=lambda name: -presets[name].boards.num_train)
+    of_kind = [name for name, preset in presets.items() if preset.policy.kind == settings.policy.kind]
+    largest_first = sorted(of_kind, key=lambda name: -presets[name].boards.num_train)
     fits = next((name for name in largest_first if _is_enough(settings, presets[name], machine)), None)
     enough = "There are too few for any preset" if fits is None else f"Enough for preset = {fits!r}"
     raise PreflightError(f"{shortage}\n{reason}. {enough}")

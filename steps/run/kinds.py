@@ -53,6 +53,7 @@ PARTS: Final[dict[str, Parts]] = {
                 reads=(
                     *("language.model", "language.revision", "language.small_width", "language.small_num_layers"),
                     *("language.environment_share", "language.num_history_moves", "language.max_answer_tokens"),
+                    *("language.lists_moves", "language.legal_moves"),
                     *("language.answers_per_forward", "language.min_parse_rate"),
                 ),
                 shows=("language/imitation_loss", "language/imitation_validation_loss", "language/parse_rate"),
@@ -60,7 +61,7 @@ PARTS: Final[dict[str, Parts]] = {
             ),
             "finetune": Variant(
                 module="steps.language.finetune",
-                shows=("language/reward_mean", "language/parse_rate", "heldout/parse_rate"),
+                shows=("language/reward_mean", "language/parse_rate", "heldout/parse_rate", "heldout/legal_rate_unmasked"),
             ),
         },
     ),

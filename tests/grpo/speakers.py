@@ -28,6 +28,9 @@ class ScriptedSpeaker:
         self.asked.append((None, len(prompts)))
         return [self._answer(_fen(prompt), None) for prompt in prompts]
 
+    def unmasked(self, prompts: Sequence[str]) -> list[str]:
+        return [self._answer(_fen(prompt), None) for prompt in prompts]
+
     def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
         """Return answers that take one number each from their streams."""
         assert len({id(stream) for stream in streams}) == len(prompts), "each prompt has a stream of its own"

@@ -1,7 +1,6 @@
-"""Generation of answers: greedy, or sampled from the distribution over the whole vocabulary.
+"""Generation of answers: greedy, or sampled from the distribution over all tokens that the mask allows (`legal_moves`).
 
-The model reads equal prompts of a batch once. Each answer has its own random generator, so other prompts of a batch change the answer only
-by rounding.
+Each answer has its own random generator, so other prompts of a batch change the answer only by rounding.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ import torch
 from torch import Tensor
 
 from grpo.base.errors import NonFiniteError, PlainError
-from grpo.language.model.policy import LanguagePolicy, token_distribution
+from grpo.language.generate.legal_moves import MoveMask, State, move_masks, token_choices
+from grpo.language.model.policy import LanguagePolicy, TokenChoices, token_distribution
 
 
 class TooLongError(PlainError, ValueError):
@@ -26,6 +26,7 @@ class GeneratedAnswer:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]  # With the end token, unless truncated.
     log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature (greedy: 1).
+    mask: MoveMask | None = field(compare=False, repr=False)
 
 
 def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
@@ -40,7 +41,7 @@ def sampled_answers(
 
     Raises NonFiniteError if a logit is NaN or infinite, TooLongError if a prompt and its answer may exceed the model's context.
     """
-    ids = [tuple(tokens) for tokens in policy.tokens(prompts)]
+    ids, masks = policy.tokens(prompts), move_masks(policy, prompts)
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
     # Sorting saves padding, and puts equal prompts side by side.
@@ -48,31 +49,46 @@ def sampled_answers(
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
         own_streams = None if streams is None else [streams[row] for row in rows]
-        answers |= zip(rows, _written(policy, [ids[row] for row in rows], own_streams, temperature), strict=True)
+        own_masks = [masks[row] for row in rows]
+        answers |= zip(rows, _written(policy, [ids[row] for row in rows], own_masks, own_streams, temperature), strict=True)
     return [answers[index] for index in range(len(prompts))]
 
 
 @torch.no_grad()
 def _written(
-    policy: LanguagePolicy, prompts: Sequence[tuple[int, ...]], streams: Sequence[np.random.Generator] | None, temperature: float
+    policy: LanguagePolicy,
+    prompts: Sequence[tuple[int, ...]],
+    masks: Sequence[MoveMask | None],
+    streams: Sequence[np.random.Generator] | None,
+    temperature: float,
 ) -> list[GeneratedAnswer]:
-    distinct = {ids: index for index, ids in enumerate(dict.fromkeys(prompts))}
-    width = max(map(len, distinct))
-    padded = torch.tensor([[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct], device=policy.device)
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in distinct], device=policy.device)
+    padded, mask, kept = distinct_prompts(policy, prompts)
     output = policy.forward(padded, mask, num_last=1, use_cache=True)
     cache = output.past_key_values
-    kept = torch.tensor([distinct[ids] for ids in prompts], device=policy.device)
     cache.batch_select_indices(kept)
     mask, logits = mask[kept], output.logits[kept]
     rows = list(range(len(prompts)))  # Unfinished answers.
-    written: list[list[tuple[int, float]]] = [[] for _ in prompts]
+    written: list[list[int]] = [[] for _ in prompts]
+    log_probs: list[list[float]] = [[] for _ in prompts]
+    states: list[State] = [None if mask is None else mask.start for mask in masks]
     for length in range(1, policy.config.max_answer_tokens + 1):
-        chosen, log_probs = _drawn(logits[:, -1], temperature, None if streams is None else [streams[row] for row in rows])
-        for row, token in zip(rows, zip(chosen.tolist(), log_probs.tolist(), strict=True), strict=True):
+        drawn_from = [states[row] for row in rows]
+        own_streams = None if streams is None else [streams[row] for row in rows]
+        chosen, of_chosen = _drawn(logits[:, -1], token_choices(drawn_from, policy), temperature, own_streams)
+        for row, token, log_prob in zip(rows, chosen.tolist(), of_chosen.tolist(), strict=True):
             written[row].append(token)
-        is_open = chosen != policy.end_id
-        if length == policy.config.max_answer_tokens or not is_open.any():
+            log_probs[row].append(log_prob)
+            if (own := masks[row]) is not None and token != policy.end_id:
+                states[row] = own.after(states[row], written[row])
+        if length == policy.config.max_answer_tokens:
+            break
+        for row in rows:
+            # A certain end needs no forward pass.
+            if (state := states[row]) is not None and state.keys() == {policy.end_id} and written[row][-1] != policy.end_id:
+                written[row].append(policy.end_id)
+                log_probs[row].append(0.0)
+        is_open = torch.tensor([written[row][-1] != policy.end_id for row in rows], device=policy.device)
+        if not is_open.any():
             break
         if not is_open.all():
             kept = is_open.nonzero()[:, 0]
@@ -81,27 +97,43 @@ def _written(
             mask, chosen = mask[kept], chosen[kept]
         mask = torch.nn.functional.pad(mask, (0, 1), value=1)
         logits = policy.forward(chosen[:, None], mask, num_last=1, use_cache=True, past_key_values=cache).logits
-    return [_answer(policy, ids, tokens) for ids, tokens in zip(prompts, written, strict=True)]
+    return [_answer(policy, *answer) for answer in zip(prompts, masks, written, log_probs, strict=True)]
 
 
-def _drawn(logits: Tensor, temperature: float, streams: Sequence[np.random.Generator] | None) -> tuple[Tensor, Tensor]:
+def distinct_prompts(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
+    """Return P distinct prompts, padded on the left: token ids and mask, [P, tokens], and each prompt's index among them."""
+    distinct = {ids: index for index, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    width = max(map(len, distinct))
+    padded = [[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct]
+    mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in distinct]
+    index = [distinct[tuple(ids)] for ids in prompts]
+    return tuple(torch.tensor(values, device=policy.device) for values in (padded, mask, index))
+
+
+def _drawn(
+    logits: Tensor, choices: TokenChoices | None, temperature: float, streams: Sequence[np.random.Generator] | None
+) -> tuple[Tensor, Tensor]:
     """Return one token per row of logits [rows, vocabulary] and its log-probability; the likeliest token if `streams` is None."""
     if not bool((logits < torch.inf).all()):  # NaN < inf is false.
         raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
-    distribution = token_distribution(logits, temperature=temperature)
+    distribution = token_distribution(logits, choices, temperature=temperature)
     if streams is None:
         chosen = distribution.best()
     else:
         numbers = torch.tensor([[stream.random()] for stream in streams], dtype=torch.float64)
         chosen = distribution.sample_at(numbers)[:, 0].to(logits.device)
-    return chosen, distribution.log_prob(chosen[:, None])[:, 0]
+    columns = chosen[:, None]
+    return (columns if choices is None else choices.ids.gather(1, columns))[:, 0], distribution.log_prob(columns)[:, 0]
 
 
-def _answer(policy: LanguagePolicy, prompt: tuple[int, ...], written: Sequence[tuple[int, float]]) -> GeneratedAnswer:
-    ids, log_probs = zip(*written, strict=True)
+def _answer(
+    policy: LanguagePolicy, prompt: tuple[int, ...], mask: MoveMask | None, ids: Sequence[int], log_probs: Sequence[float]
+) -> GeneratedAnswer:
     is_truncated = ids[-1] != policy.end_id
     text = str(policy.tokenizer.decode(list(ids if is_truncated else ids[:-1]), clean_up_tokenization_spaces=False))
-    return GeneratedAnswer(text=text, is_truncated=is_truncated, prompt_ids=prompt, token_ids=ids, log_probs=log_probs)
+    return GeneratedAnswer(
+        text=text, is_truncated=is_truncated, prompt_ids=prompt, token_ids=tuple(ids), log_probs=tuple(log_probs), mask=mask
+    )
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:

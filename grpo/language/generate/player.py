@@ -24,30 +24,36 @@ _RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which train
 
 
 class AnswerGenerator:
-    """A policy that answers prompts. `config.max_questions` limits the attempts, not the number saved with the policy."""
+    """A policy that answers prompts. Of `config` count the attempts and `legal_moves`, not of the settings saved with the policy."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
-        self.policy = policy
-        self.config = config
+        self.policy = policy.with_legal_moves(config.legal_moves)
+        self.config = config.model_copy(update={"lists_moves": policy.config.lists_moves})
 
     def greedy(self, prompts: Sequence[str]) -> list[str]:
         return [answer.text for answer in greedy_answers(self.policy, prompts)]
+
+    def unmasked(self, prompts: Sequence[str]) -> list[str]:
+        """Return greedy answers from the distribution over all tokens."""
+        return [answer.text for answer in greedy_answers(self.policy.with_legal_moves(False), prompts)]
 
     def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
         return [answer.text for answer in sampled_answers(self.policy, prompts, temperature=temperature, streams=streams)]
 
 
-def board_prompts(boards: Sequence[chess.Board]) -> list[str]:
-    return [move_prompt(fen_of(board)) for board in boards]
+def board_prompts(boards: Sequence[chess.Board], config: LanguageConfig) -> list[str]:
+    return [move_prompt(fen_of(board), lists_moves=config.lists_moves) for board in boards]
 
 
-def named_move(board: chess.Board, answer: str, *, allowed: frozenset[str] = frozenset()) -> tuple[chess.Move | None, MoveAnswer]:
+def named_move(
+    board: chess.Board, answer: str, config: LanguageConfig, *, allowed: frozenset[str] = frozenset()
+) -> tuple[chess.Move | None, MoveAnswer]:
     """Return the move that an answer names as best (None if missing or illegal), and the parsed answer.
 
     If `allowed` (moves in UCI) is not empty, all other moves count as illegal.
     """
     legal = {move.uci(): move for move in board.legal_moves}
-    parsed = read_move_answer(answer, num_legal=len(legal))
+    parsed = read_move_answer(answer, num_legal=len(legal), lists_moves=config.lists_moves)
     move = None if parsed.best is None or (allowed and parsed.best not in allowed) else legal.get(parsed.best)
     return move, parsed
 
@@ -66,9 +72,10 @@ def moves_with_retries(
     repeat the answer.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
-    prompts = board_prompts(boards)
+    config = generator.config
+    prompts = board_prompts(boards, config)
     rows = list(range(len(boards)))
-    for attempt in range(generator.config.max_questions):
+    for attempt in range(config.max_questions):
         asked = [prompts[row] for row in rows]
         attempt_temperature = temperature if attempt == 0 else _RETRY_TEMPERATURE
         if attempt_temperature is None:
@@ -76,7 +83,7 @@ def moves_with_retries(
         else:
             answers = generator.sampled(asked, temperature=attempt_temperature, streams=[streams[row] for row in rows])
         for row, answer in zip(rows, answers, strict=True):
-            move, parsed = named_move(boards[row], answer, allowed=allowed)
+            move, parsed = named_move(boards[row], answer, config, allowed=allowed)
             counts = ReplyCounts(
                 num_moves=int(attempt == 0),
                 num_answers=1,

@@ -1,57 +1,76 @@
 """Prompts with answers as padded token ids, and the logits of the answers' tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import torch
 from torch import Tensor
 
-from grpo.language.generate.answers import TooLongError
-from grpo.language.model.policy import LanguagePolicy
+from grpo.language.generate.answers import TooLongError, distinct_prompts
+from grpo.language.generate.legal_moves import MoveMask, State, token_choices
+from grpo.language.model.policy import LanguagePolicy, TokenChoices, token_distribution
+from grpo.policy.distribution import MoveDistribution
 
 IGNORED: Final = -100  # Padding in `targets`; torch's cross-entropy ignores this index.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class AnswerBatch:
-    """R prompts, padded on the left, and their answers, padded on the right. All answers begin in the same column.
+    """Distinct prompts, padded on the left, and their answers, padded on the right. The model reads each prompt once.
 
     Answers have an end token only if the caller appends it.
 
-    Legend: R rows, C columns of `input_ids`, T tokens of the longest answer, K tokens of all answers, V size of the vocabulary.
+    Legend: P prompts, C tokens of the longest, R answers, T tokens of the longest, K tokens of all answers, V size of the vocabulary.
     """
 
-    input_ids: Tensor  # [R, C], prompts and answers, without the last column, which predicts nothing.
-    attention_mask: Tensor  # [R, C], 1 for tokens, 0 for padding.
-    targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`. Column C - T + t of `input_ids` predicts `targets[:, t]`.
+    prompt_ids: Tensor  # [P, C]
+    prompt_mask: Tensor  # [P, C], 1 for tokens, 0 for padding.
+    prompt_of: Tensor  # [R], index of each answer's prompt.
+    targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`.
+    states: tuple[Sequence[State], ...]  # [R][tokens], which tokens were allowed.
 
     @classmethod
-    def of(cls, policy: LanguagePolicy, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Self:
-        """Batch token ids (at least one row) on the policy's device. Raises TooLongError if a row exceeds the model's context."""
+    def of(
+        cls,
+        policy: LanguagePolicy,
+        prompts: Sequence[Sequence[int]],
+        answers: Sequence[Sequence[int]],
+        masks: Sequence[MoveMask | None] | None = None,
+    ) -> Self:
+        """Batch token ids (at least one row) on the policy's device; without `masks`, every token is allowed.
+
+        Raises TooLongError if a row exceeds the model's context.
+        """
         context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if context is not None and longest > context:
             raise TooLongError(
                 f"an example of {longest} tokens does not fit into the model's context of {context}: lower language.num_history_moves"
             )
-        prompt_width, answer_width = max(map(len, prompts)), max(map(len, answers))
-        input_ids = torch.full((len(prompts), prompt_width + answer_width), policy.pad_id)
-        mask = torch.zeros_like(input_ids)
-        targets = torch.full((len(prompts), answer_width), IGNORED)
-        for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-            start, end = prompt_width - len(prompt), prompt_width + len(answer)
-            input_ids[row, start:end] = torch.tensor([*prompt, *answer])
-            mask[row, start:end] = 1
-            targets[row, : len(answer)] = torch.tensor(answer)
-        device = policy.device
-        return cls(input_ids=input_ids[:, :-1].to(device), attention_mask=mask[:, :-1].to(device), targets=targets.to(device))
+        prompt_ids, prompt_mask, prompt_of = distinct_prompts(policy, prompts)
+        width, chosen = max(map(len, answers)), masks or [None] * len(answers)
+        return cls(
+            prompt_ids=prompt_ids,
+            prompt_mask=prompt_mask,
+            prompt_of=prompt_of,
+            targets=torch.tensor([[*ids, *[IGNORED] * (width - len(ids))] for ids in answers], device=policy.device),
+            states=tuple([None] * len(ids) if mask is None else mask.states(ids) for ids, mask in zip(answers, chosen, strict=True)),
+        )
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def select_rows(self, rows: Tensor) -> Self:
         rows = rows.to(self.targets.device)
-        return type(self)(input_ids=self.input_ids[rows], attention_mask=self.attention_mask[rows], targets=self.targets[rows])
+        prompts, prompt_of = torch.unique(self.prompt_of[rows], return_inverse=True)
+        return replace(
+            self,
+            prompt_ids=self.prompt_ids[prompts],
+            prompt_mask=self.prompt_mask[prompts],
+            prompt_of=prompt_of,
+            targets=self.targets[rows],
+            states=tuple(self.states[row] for row in rows.tolist()),
+        )
 
     @property
     def is_token(self) -> Tensor:
@@ -65,4 +84,24 @@ class AnswerBatch:
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
         """Return the logits that predict `tokens`, [K, V] float32."""
-        return policy.logits(self.input_ids, self.attention_mask, num_last=self.targets.shape[1])[self.is_token]
+        output = policy.forward(self.prompt_ids, self.prompt_mask, num_last=1, use_cache=True)
+        logits = [output.logits[:, -1:][self.prompt_of]]
+        if num_read := self.targets.shape[1] - 1:  # Nothing follows an answer's last token.
+            cache = output.past_key_values
+            cache.batch_select_indices(self.prompt_of)
+            read, is_read = self.targets[:, :-1].clamp(min=0), self.is_token[:, :-1].to(self.prompt_mask.dtype)
+            mask = torch.cat([self.prompt_mask[self.prompt_of], is_read], dim=1)
+            logits.append(policy.forward(read, mask, num_last=num_read, use_cache=True, past_key_values=cache).logits[:, -num_read:])
+        return torch.cat(logits, dim=1)[self.is_token].float()
+
+    def distribution(self, policy: LanguagePolicy, *, temperature: float) -> MoveDistribution:
+        """Return the distribution of each token over the allowed tokens, [K, columns]."""
+        return token_distribution(self.logits(policy), self._choices(policy), temperature=temperature)
+
+    def columns(self, policy: LanguagePolicy) -> Tensor:
+        """Return each token's column in its distribution, [K, 1]."""
+        choices = self._choices(policy)
+        return (self.tokens if choices is None else choices.columns(self.tokens))[:, None]
+
+    def _choices(self, policy: LanguagePolicy) -> TokenChoices | None:
+        return token_choices([state for states in self.states for state in states], policy)

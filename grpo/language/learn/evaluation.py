@@ -1,13 +1,12 @@
 """Measurements of a language model: regret, readable and legal answers on held-out boards, and mean reward on validation prompts.
 
-- Held-out boards are boards that no training uses.
 - A move's value, in [0, 1] for the player to move (1 is a win), comes from an engine search to `evaluation.heldout_depth`.
 - A move's regret is the best move's value minus the move's value.
-- An answer without a legal move has value 0. Retries would hide such answers, so there are none.
+- An answer without a legal move has value 0. There are no retries.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from typing import Final
@@ -25,6 +24,7 @@ from grpo.language.generate.player import AnswerGenerator, board_prompts, named_
 from grpo.language.learn.rollouts import Grader
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
+from grpo.language.text.tasks import MoveAnswer
 from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
@@ -79,10 +79,12 @@ class LanguageEvaluation:
     scores: HeldoutScores
     is_readable: NDArray[np.bool_]  # [N], whether every field of the greedy answer can be parsed.
     is_legal: NDArray[np.bool_]  # [N], whether the greedy answer names a legal move.
+    is_legal_unmasked: NDArray[np.bool_]  # [N], the same without the mask of legal moves.
 
     def metrics(self) -> dict[str, float]:
         scores = self.scores
         metrics = {"heldout/parse_rate": float(self.is_readable.mean()), "heldout/legal_rate": float(self.is_legal.mean())}
+        metrics["heldout/legal_rate_unmasked"] = float(self.is_legal_unmasked.mean())
         for name in ("expected_value", "regret_sampled", "regret_best"):
             column = getattr(scores, name)
             metrics[f"heldout/{name}"] = float(column.mean())
@@ -96,17 +98,20 @@ class LanguageEvaluation:
 
 def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> LanguageEvaluation:
     """Score one greedy answer and `_NUM_SAMPLED` answers at temperature 1 on each board."""
-    prompts = board_prompts(boards.boards)
-    greedy_moves, parsed = zip(*(named_move(*pair) for pair in zip(boards.boards, generator.greedy(prompts), strict=True)), strict=True)
+    config = generator.config
+    prompts = board_prompts(boards.boards, config)
+
+    def named(answers: Sequence[str]) -> Iterator[tuple[chess.Move | None, MoveAnswer]]:
+        return (named_move(board, answer, config) for board, answer in zip(boards.boards, answers, strict=True))
+
+    greedy_moves, parsed = zip(*named(generator.greedy(prompts)), strict=True)
+    unmasked_moves = [move for move, _ in named(generator.unmasked(prompts))] if config.legal_moves else greedy_moves
     answers = generator.sampled(
         [prompt for prompt in prompts for _ in range(_NUM_SAMPLED)],
         temperature=1.0,
         streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(_NUM_SAMPLED)],
     )
-    sampled_values = [
-        boards.worth([named_move(*pair)[0] for pair in zip(boards.boards, answers[number::_NUM_SAMPLED], strict=True)])
-        for number in range(_NUM_SAMPLED)
-    ]
+    sampled_values = [boards.worth([move for move, _ in named(answers[number::_NUM_SAMPLED])]) for number in range(_NUM_SAMPLED)]
     expected = np.mean(sampled_values, axis=0)
     top = np.array([max(values.values()) for values in boards.values])
     return LanguageEvaluation(
@@ -115,6 +120,7 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         ),
         is_readable=np.array([answer.is_readable for answer in parsed]),
         is_legal=np.array([move is not None for move in greedy_moves]),
+        is_legal_unmasked=np.array([move is not None for move in unmasked_moves]),
     )
 
 

@@ -1,6 +1,6 @@
 """Imitation before GRPO: a language model learns to write the answers that get the full reward.
 
-The loss is the cross-entropy of the answers' tokens, end token included.
+The loss is the cross-entropy of the answers' tokens, end token included, under the mask of sampling (`grpo.language.generate.legal_moves`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from grpo.base.seeding import numpy_stream
+from grpo.language.generate.legal_moves import move_masks
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
@@ -76,10 +77,11 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:
+            prompts = [example.prompt for example in rows]
             answers = [[*ids, policy.end_id] for ids in policy.tokens([example.target for example in rows])]
-            batch = AnswerBatch.of(policy, policy.tokens([example.prompt for example in rows]), answers)
-            loss = torch.nn.functional.cross_entropy(batch.logits(policy), batch.tokens, reduction="sum")
-            sums[task] = loss, len(batch.tokens)
+            batch = AnswerBatch.of(policy, policy.tokens(prompts), answers, move_masks(policy, prompts))
+            log_probs = batch.distribution(policy, temperature=1.0).log_prob(batch.columns(policy))
+            sums[task] = -log_probs.sum(), len(batch.tokens)
     return sums
 
 

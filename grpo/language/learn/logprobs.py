@@ -1,6 +1,4 @@
-"""Exact entropy, KL divergence and log-probability of answers' tokens, over the whole vocabulary.
-
-Scoring is one forward pass over prompt and answer, without the key-value cache of generation.
+"""Exact entropy, KL divergence and log-probability of answers' tokens, over all tokens that the mask allows.
 
 Legend: B answers, T tokens of the longest answer.
 """
@@ -13,7 +11,8 @@ import torch
 from torch import Tensor
 
 from grpo.language.learn.answer_batch import AnswerBatch
-from grpo.language.model.policy import LanguagePolicy, token_distribution
+from grpo.language.model.policy import LanguagePolicy
+from grpo.policy.distribution import MoveDistribution
 
 # Precision -> largest allowed difference, in nats, between a token's log-probabilities in generation and in scoring. Rounding alone
 # causes 1e-6 in float32 and 1e-2 in bfloat16.
@@ -23,8 +22,7 @@ _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32); limits me
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
     """Split `rows` (indices of answers) for forward passes, by `language.answers_per_forward` and `_MAX_LOGITS`; at least one row each."""
-    vocabulary: int = policy.network.config.get_text_config().vocab_size
-    most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * vocabulary))
+    most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * policy.vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
 
 
@@ -32,7 +30,7 @@ def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator
 class ExactMeasures:
     """Measures of each token, 0 on padding."""
 
-    entropy: Tensor  # [B, T] nats, at temperature 1: -sum p ln p over the vocabulary.
+    entropy: Tensor  # [B, T] nats, at temperature 1: -sum p ln p.
     kl: Tensor  # [B, T] nats, at the sampling temperature: KL(policy || reference) = sum p (ln p - ln q).
     log_probs: Tensor  # [B, T] nats, at the sampling temperature.
 
@@ -51,11 +49,10 @@ def exact_measures(policy: LanguagePolicy, reference: LanguagePolicy, batch: Ans
     measures = torch.zeros(3, *batch.targets.shape, device=policy.device)
     for rows in pieces(torch.arange(len(batch), device=policy.device), batch, policy):
         part = batch.select_rows(rows)
-        logits = part.logits(policy)
-        current = token_distribution(logits, temperature=temperature)
-        initial = token_distribution(part.logits(reference), temperature=temperature)
-        at_one = current if temperature == 1 else token_distribution(logits, temperature=1.0)
-        measured = torch.stack([at_one.entropy(), current.kl_to(initial), current.log_prob(part.tokens[:, None])[:, 0]])
+        current, initial = (part.distribution(model, temperature=temperature) for model in (policy, reference))
+        # softmax(logits / T) to the power T is proportional to softmax(logits).
+        at_one = MoveDistribution.from_logits(current.log_probs * temperature, current.is_legal, temperature=1.0)
+        measured = torch.stack([at_one.entropy(), current.kl_to(initial), current.log_prob(part.columns(policy))[:, 0]])
         measures[:, rows] = measures[:, rows].masked_scatter(part.is_token.expand(3, -1, -1), measured)
     entropy, kl, log_probs = measures
     return ExactMeasures(entropy=entropy, kl=kl, log_probs=log_probs)

@@ -1,7 +1,6 @@
 """Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
 
-An answer is truncated if it reaches `language.max_answer_tokens` without an end token. An answer is readable if it is not truncated and
-every field can be parsed. The parse rate is the fraction of readable answers.
+The parse rate is the fraction of readable answers: not truncated (`language.max_answer_tokens`), and every field can be parsed.
 """
 
 from collections.abc import Mapping
@@ -10,10 +9,10 @@ from typing import Final
 
 from grpo.base.errors import PlainError
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.answers import sampled_answers
+from grpo.language.generate.answers import GeneratedAnswer, sampled_answers
 from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import LanguageBoards, MoveExample
-from grpo.language.text.tasks import MoveAnswer, TextTask
+from grpo.language.text.tasks import MoveAnswer, Reading, TextTask
 from grpo.settings.language import SMALL, LanguageConfig
 from grpo.statistics.intervals import wilson_interval
 
@@ -33,7 +32,7 @@ class ParseRate:
     low: float  # Wilson's 95 % interval: `low` to `high`.
     high: float
     num: int  # Answers.
-    legal_rate: float | None  # Fraction of answers whose best move is legal; None for the environment task.
+    legal_rate: float | None  # Fraction of answers with a legal best move, sampled without a mask; None for the environment task.
     truncated: float
     example: str  # Beginning of the first unreadable answer, or of the first answer.
 
@@ -83,13 +82,19 @@ def _rate(policy: LanguagePolicy, boards: LanguageBoards, task: TextTask, *, see
     rng = numpy_stream(seed, "gate", task)
     indices = rng.choice(len(boards), size=min(_NUM_PROMPTS, len(boards)), replace=False)
     examples = [boards.example(int(index), task, rng=rng) for index in indices]
-    streams = [numpy_stream(seed, "gate", task, number) for number in range(len(examples))]
-    answers = sampled_answers(policy, [example.prompt for example in examples], temperature=1.0, streams=streams)
-    readings = [example.read(answer.text) for example, answer in zip(examples, answers, strict=True)]
+
+    def answered(asked: LanguagePolicy) -> tuple[list[GeneratedAnswer], list[Reading]]:
+        streams = [numpy_stream(seed, "gate", task, number) for number in range(len(examples))]
+        answers = sampled_answers(asked, [example.prompt for example in examples], temperature=1.0, streams=streams)
+        return answers, [example.read(answer.text) for example, answer in zip(examples, answers, strict=True)]
+
+    answers, readings = answered(policy)
+    is_masked = policy.config.legal_moves and task == TextTask.MOVE
+    unmasked = answered(policy.with_legal_moves(False))[1] if is_masked else readings
     is_read = [reading.is_readable and not answer.is_truncated for reading, answer in zip(readings, answers, strict=True)]
     num_legal = sum(
         isinstance(example, MoveExample) and isinstance(reading, MoveAnswer) and reading.best in example.moves
-        for example, reading in zip(examples, readings, strict=True)
+        for example, reading in zip(examples, unmasked, strict=True)
     )
     low, high = wilson_interval(sum(is_read), len(answers))
     return ParseRate(

@@ -4,8 +4,7 @@ The trainer's terms mean:
 
 - initial state: a prompt
 - row: an answer
-- state of the loss: a token
-- move: a token's id
+- state of the loss, and move: a token
 - rollout: a group of answers to each prompt
 
 Legend: K tokens of a batch, V size of the vocabulary.
@@ -22,7 +21,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.language.learn.answer_batch import AnswerBatch
 from grpo.language.learn.logprobs import MAX_GAP, pieces
 from grpo.language.learn.rollouts import AnswerSampler, Grader, LanguageRollout, answer_metrics
-from grpo.language.model.policy import LanguagePolicy, token_distribution
+from grpo.language.model.policy import LanguagePolicy
 from grpo.language.text.examples import Example, LanguageBoards
 from grpo.policy.distribution import PRECISIONS, MoveDistribution
 from grpo.settings.tree import Settings
@@ -49,7 +48,7 @@ class LanguageProblem:
         self._max_gap = MAX_GAP[precision]
         self.max_log_ratio = 10 * self._max_gap  # A margin: other batches round differently.
         self._boards, self._settings, self._grader, self._first_step = boards, settings, grader, first_step
-        self._log_vocabulary = math.log(reference.network.config.get_text_config().vocab_size)
+        self._log_vocabulary = math.log(reference.vocabulary)
 
     def states(self, policy: LanguagePolicy, step: int) -> Sequence[Example]:  # noqa: ARG002
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
@@ -83,7 +82,7 @@ class LanguageProblem:
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
         """Yield the answers `rows` (indices), split for memory. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
-        for chosen in pieces(rows.to(rollout.sampled.device), rollout.batch, self.reference):
+        for chosen in pieces(rows.sort().values.to(rollout.sampled.device), rollout.batch, self.reference):  # Groups stay together.
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
             rewards, advantages = (
@@ -93,7 +92,7 @@ class LanguageProblem:
             yield Batch(
                 states=answers,
                 state_weights=torch.ones(len(advantages), device=is_token.device),
-                columns=answers.tokens[:, None],
+                columns=answers.columns(self.reference),
                 weights=torch.ones_like(advantages),
                 old_log_probs=rollout.sampled[chosen][is_token][:, None],
                 rewards=rewards,
@@ -103,8 +102,8 @@ class LanguageProblem:
             )
 
     def distribution(self, policy: LanguagePolicy, part: Batch[AnswerBatch]) -> MoveDistribution:
-        """Return each token's distribution over the vocabulary, [K, V]."""
-        return token_distribution(part.states.logits(policy), temperature=part.temperature)
+        """Return each token's distribution, [K, V]."""
+        return part.states.distribution(policy, temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
         """Return an answer's mean entropy, summed over its tokens, and ln(V), the largest entropy of one token; both in nats."""

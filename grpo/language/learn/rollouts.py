@@ -3,8 +3,7 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
 Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts; it rises to 1
-during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token. Exact measures (entropy, KL) are
-sums over the vocabulary, not estimates from sampled tokens.
+during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token.
 """
 
 from collections import Counter, defaultdict
@@ -104,7 +103,8 @@ class AnswerSampler:
             GradedAnswer(example=example, answer=answer, grades=grade, reward=grade.total(content_fraction))
             for example, answer, grade in zip(repeated, written, grades, strict=True)
         )
-        batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written])
+        masks = [answer.mask for answer in written]
+        batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written], masks)
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
         # Float32, so `group_advantages` can sum a group's equal rewards in float64 without rounding. Their advantages are then exactly 0.

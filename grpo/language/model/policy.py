@@ -7,8 +7,9 @@ import copy
 import inspect
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _WEIGHTS: Final = "model.safetensors"  # Transformers' file name.
+_NUM_REMEMBERED: Final = 50_000  # Texts.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of a safetensors error.
 
 
@@ -61,10 +63,13 @@ class LanguagePolicy:
         network.to(device)  # type: ignore[arg-type]  # transformers hides the type of torch's method.
         self.network: PreTrainedModel = network.eval()  # type: ignore[no-untyped-call]
         self.tokenizer = tokenizer
+        self.end_id, self.pad_id = int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)
         self.device = device
         self.config = config
         self.origin = origin
         self.precision = torch.float32  # Precision of forward passes (autocast). Log-probabilities are float32 in any case.
+        # Tokenization is as slow as a small model's forward pass.
+        self._ids = lru_cache(_NUM_REMEMBERED)(lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
 
@@ -76,7 +81,13 @@ class LanguagePolicy:
 
     def copied(self) -> Self:
         other = copy.copy(self)
-        other.network = copy.deepcopy(self.network)
+        other.network, other.precision = copy.deepcopy(self.network), torch.float32
+        return other
+
+    def with_legal_moves(self, legal_moves: bool) -> Self:
+        """Return a copy with another `language.legal_moves` that shares the network object."""
+        other = copy.copy(self)
+        other.config = self.config.model_copy(update={"legal_moves": legal_moves})
         return other
 
     def save(self, folder: Path) -> None:
@@ -114,12 +125,9 @@ class LanguagePolicy:
         return cls(network, tokenizer, device, config, origin=origin)
 
     @property
-    def end_id(self) -> int:
-        return int(self.tokenizer.eos_token_id)
-
-    @property
-    def pad_id(self) -> int:
-        return int(self.tokenizer.pad_token_id)
+    def vocabulary(self) -> int:
+        """Number of logits."""
+        return int(self.network.config.get_text_config().vocab_size)
 
     @property
     def max_positions(self) -> int | None:
@@ -127,10 +135,9 @@ class LanguagePolicy:
         length = getattr(self.network.config, "max_position_embeddings", None)
         return None if length is None else int(length)
 
-    def tokens(self, texts: Sequence[str]) -> list[list[int]]:
+    def tokens(self, texts: Iterable[str]) -> list[tuple[int, ...]]:
         """Return each text's token ids, without special tokens."""
-        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
-        return ids
+        return [self._ids(text) for text in texts]
 
     def refuse_nonfinite(self) -> None:
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
@@ -147,11 +154,6 @@ class LanguagePolicy:
             arguments["position_ids"] = (attention_mask.long().cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == torch.bfloat16):
             return self.network(input_ids=input_ids, attention_mask=attention_mask, **arguments)
-
-    def logits(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int) -> torch.Tensor:
-        """Return the last columns' logits, [rows, num_last, vocabulary] float32."""
-        scores: torch.Tensor = self.forward(input_ids, attention_mask, num_last=num_last, use_cache=False).logits
-        return scores[:, -num_last:].float()
 
 
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
@@ -173,10 +175,24 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     return LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
 
 
-def token_distribution(logits: torch.Tensor, *, temperature: float) -> MoveDistribution:
-    """Return the distribution over the vocabulary for each row of logits [rows, vocabulary]. Every token counts as legal.
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class TokenChoices:
+    """The allowed tokens of some rows: the columns of their distributions."""
 
-    Sampling and loss both use this function, so both treat temperature and vocabulary alike.
+    ids: torch.Tensor  # [rows, columns], padded with 0.
+    is_allowed: torch.Tensor  # [rows, columns] bool, False on padding.
+
+    def columns(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the column of each row's token, [rows]."""
+        return ((self.ids == tokens[:, None]) & self.is_allowed).int().argmax(1)
+
+
+def token_distribution(logits: torch.Tensor, choices: TokenChoices | None, *, temperature: float) -> MoveDistribution:
+    """Return the distribution over the allowed tokens for each row of logits [rows, vocabulary]; None allows the whole vocabulary.
+
+    Sampling and loss both use this function, so both treat temperature, mask and vocabulary alike.
     """
-    log_probs = (logits.float() / temperature).log_softmax(dim=1)
-    return MoveDistribution(log_probs=log_probs, is_legal=torch.ones((), dtype=torch.bool, device=logits.device).expand_as(log_probs))
+    if choices is None:
+        is_allowed = torch.ones((), dtype=torch.bool, device=logits.device).expand_as(logits)
+        return MoveDistribution.from_logits(logits, is_allowed, temperature=temperature)
+    return MoveDistribution.from_logits(logits.gather(1, choices.ids), choices.is_allowed, temperature=temperature)

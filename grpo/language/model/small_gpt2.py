@@ -54,7 +54,7 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
 def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> None:
     """Add a random vector of each feature to the embeddings of all tokens with the feature.
 
-    So the model transfers what it learns about one piece on a square to all pieces on the square, and needs far fewer steps.
+    So what the model learns about one piece on a square helps with all pieces on the square.
     """
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))

@@ -1,8 +1,4 @@
-"""Examples of both text tasks from the dataset: prompts with target answers.
-
-The tasks are `move` (choose a move) and `environment` (predict the position after a move), in the formats of the published language model
-RookWorld (`grpo.language.text.tasks`).
-"""
+"""Examples of both text tasks (`grpo.language.text.tasks`) from the dataset: prompts with target answers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -59,9 +55,10 @@ class MoveExample(Example):
     moves: tuple[str, ...]  # UCI.
     values: tuple[float, ...]  # Values in [0, 1] for the player to move (`grpo.engine.move_values`).
     evaluations: tuple[float, ...]  # The engine's scores, in pawns for the player to move.
+    lists_moves: bool = True  # Whether the answer lists moves and evaluations before the best move.
 
     def read(self, text: str) -> MoveAnswer:
-        return read_move_answer(text, num_legal=len(self.moves))
+        return read_move_answer(text, num_legal=len(self.moves), lists_moves=self.lists_moves)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,16 +74,26 @@ class EnvironmentExample(Example):
         return read_environment_answer(text)
 
 
-def move_example(row: Mapping[str, Any]) -> MoveExample:
-    """Make an example of a row of the dataset's board table. The target lists the five best moves, best first.
+def move_example(row: Mapping[str, Any], *, lists_moves: bool = True) -> MoveExample:
+    """Make an example of a row of the dataset's board table. The target lists the five best moves, best first, or has the best alone.
 
     `sorted` is stable, so moves of equal value stay in order of action id.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
     order = sorted(range(len(moves)), key=lambda column: -values[column])[:NUM_MOVES]
-    target = write_move_answer([moves[column] for column in order], [evaluations[column] for column in order], moves[order[0]])
-    return MoveExample(prompt=move_prompt(fen), target=target, fen=fen, moves=moves, values=values, evaluations=evaluations)
+    target = f" {moves[order[0]]}"
+    if lists_moves:
+        target = write_move_answer([moves[column] for column in order], [evaluations[column] for column in order], moves[order[0]])
+    return MoveExample(
+        prompt=move_prompt(fen, lists_moves=lists_moves),
+        target=target,
+        fen=fen,
+        moves=moves,
+        values=values,
+        evaluations=evaluations,
+        lists_moves=lists_moves,
+    )
 
 
 def pawns(centipawns: int | None, mate_in: int | None) -> float:
@@ -141,7 +148,7 @@ class LanguageBoards:
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
-            return move_example(row)
+            return move_example(row, lists_moves=self._config.lists_moves)
         board = chess.Board(row["fen"])
         moves = _ending_moves(board, row) if rng.random() < 0.5 else []
         num_history_moves = self._config.num_history_moves

@@ -1,16 +1,16 @@
 """Graded reward of an answer, in points.
 
 The reward is the sum of the parts below. A malformed answer, without any parsed section, gets `MALFORMED` instead. A chess part is a
-fraction in [0, 1] times its points in `CHESS`. Answers to move prompts have the first three chess parts; answers to environment prompts
-have the last two. No text gets more than the target answer. `grpo.language.text.tasks` defines sections and fields.
+fraction in [0, 1] times its points in `CHESS`. Answers to move prompts have the first three chess parts, or `best_move` alone without
+`language.lists_moves`; answers to environment prompts have the last two. No text gets more than the target answer.
+`grpo.language.text.tasks` defines sections and fields.
 
 structure, parsing
     structure counts sections, parsing counts fields. With n parsed of N expected, the points are
-    `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises its N by 1, so longer texts
-    never gain.
+    `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises its N by 1.
 move_quality
-    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst), with the
-    best and worst value of the board's moves, or 1 if all values are equal. Illegal moves and repetitions count 0.
+    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst) of the
+    board's moves, or 1 if all values are equal. Illegal moves and repetitions count 0.
 evaluation
     `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e and p = `win_probability`. The part is the mean
     over the expected moves: five, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.
@@ -78,7 +78,7 @@ def win_probability(pawns: float) -> float:
 def _graded_fraction(count: int, expected: int, ends: tuple[float, float]) -> float:
     least, most = ends
     # A weighted mean gives exactly `most` for the full count.
-    fraction = (count - 1) / (expected - 1)
+    fraction = (count - 1) / (expected - 1) if expected > 1 else 1.0
     return (1 - fraction) * least + fraction * most if count else 0.0
 
 
@@ -87,6 +87,9 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer) -> dict[str, float]:
     quality = {
         move: (value - worst) / (best - worst) if best > worst else 1.0 for move, value in zip(example.moves, example.values, strict=True)
     }
+    best_move = {"best_move": quality.get(answer.best, 0.0) if answer.best is not None else 0.0}
+    if not example.lists_moves:
+        return best_move
     truth = dict(zip(example.moves, example.evaluations, strict=True))
     evaluations = (*answer.evaluations, *[None] * NUM_MOVES)
     # Reversed, so that the first listing of a repeated move overwrites later ones.
@@ -101,7 +104,7 @@ def _choice_parts(example: MoveExample, answer: MoveAnswer) -> dict[str, float]:
         # `fsum` gives exactly 1 for the five best moves in any order.
         "move_quality": math.fsum(quality[move] for move in first) / math.fsum(top),
         "evaluation": sum(closeness) / len(top),
-        "best_move": quality.get(answer.best, 0.0) if answer.best is not None else 0.0,
+        **best_move,
     }
 
 

@@ -8,7 +8,8 @@
 
     A: <FEN>+<move>+<history>+<new FEN>+<reward>+<terminated>+<truncated>
 
-A prompt ends with `M:` or the third `+`; the rest is the answer. Moves are UCI, evaluations are pawns for the player to move. The flags are
+A prompt ends with `M:` or the third `+`; the rest is the answer. Without `language.lists_moves`, the prompt of `move` ends with `B:`, and
+the answer is the best move alone. Moves are UCI, evaluations are pawns for the player to move. The flags are
 0 or 1: terminated means that the game is over, truncated that the move is illegal.
 
 - Sections of an answer are M, E and B, or the four parts between `+`.
@@ -33,6 +34,9 @@ _MOVE: Final = re.compile(r"[a-h][1-8][a-h][1-8][nbrq]?")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,4}(?:\.[0-9]{1,4})?")
 _LABEL: Final = re.compile(r"[A-Z]:")
 _LABELS: Final = ("M:", "E:", "B:")
+LABEL_EVALUATIONS: Final = f"{_GAP}E:"
+LABEL_BEST: Final = f"{_GAP}B:"
+_MOVE_PROMPT: Final = re.compile(rf"P: (.*){_GAP}([MB]):")
 _NUM_PARTS: Final = 4  # Sections of an environment answer.
 
 
@@ -43,8 +47,14 @@ class TextTask(StrEnum):
     ENVIRONMENT = "environment"
 
 
-def move_prompt(fen: str) -> str:
-    return f"P: {fen}{_GAP}M:"
+def move_prompt(fen: str, *, lists_moves: bool = True) -> str:
+    return f"P: {fen}{_GAP}M:" if lists_moves else f"P: {fen}{LABEL_BEST}"
+
+
+def read_move_prompt(prompt: str) -> tuple[str, bool] | None:
+    """Return FEN and `lists_moves` of a prompt; None for another text."""
+    match = _MOVE_PROMPT.fullmatch(prompt)
+    return None if match is None else (match[1], match[2] == "M")
 
 
 def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
@@ -54,7 +64,7 @@ def environment_prompt(fen: str, move: str, history: Sequence[str]) -> str:
 
 def write_move_answer(moves: Sequence[str], evaluations: Sequence[float], best: str) -> str:
     """`evaluations` are pawns, one per move."""
-    return f" {' '.join(moves)}{_GAP}E: {' '.join(f'{number:.2f}' for number in evaluations)}{_GAP}B: {best}"
+    return f" {' '.join(moves)}{LABEL_EVALUATIONS} {' '.join(f'{number:.2f}' for number in evaluations)}{LABEL_BEST} {best}"
 
 
 def write_environment_answer(fen: str, reward: float, *, terminated: bool, truncated: bool) -> str:
@@ -92,13 +102,14 @@ class EnvironmentAnswer(Reading):
     truncated: bool | None
 
 
-def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
+def read_move_answer(text: str, *, num_legal: int = NUM_MOVES, lists_moves: bool = True) -> MoveAnswer:
     """A misplaced, repeated or unknown label ends parsing; all later words are extra words.
 
-    A readable answer has one to five moves, an evaluation of each move, and one best move.
+    A readable answer has one to five moves, an evaluation of each move, and one best move; only the last if not `lists_moves`.
     """
-    num_moves = min(NUM_MOVES, num_legal)
-    labels, parts = ["M:", *_LABEL.findall(text)], _LABEL.split(text)
+    expected = _LABELS if lists_moves else _LABELS[-1:]
+    num_moves = min(NUM_MOVES, num_legal) if lists_moves else 0
+    labels, parts = [expected[0], *_LABEL.findall(text)], _LABEL.split(text)
     sections: dict[str, list[str]] = {label: [] for label in _LABELS}
     num_in_order, least = 0, 0
     for label, part in zip(labels, parts, strict=True):
@@ -113,10 +124,10 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES) -> MoveAnswer:
     best = _as_move(named[0]) if named else None
     readable = [sum(field is not None for field in fields) for fields in (moves, evaluations, (best,))]
     num_surplus = max(0, len(listed) - num_moves) + max(0, len(numbers) - num_moves) + max(0, len(named) - 1)
-    is_complete = num_in_order == len(parts) and len(named) == 1 and 1 <= len(listed) == len(numbers) <= NUM_MOVES
+    is_complete = num_in_order == len(parts) and len(named) == 1 and lists_moves <= len(listed) == len(numbers) <= NUM_MOVES
     return MoveAnswer(
         num_sections=sum(map(bool, readable)),
-        num_sections_expected=len(_LABELS) + len(parts) - num_in_order,
+        num_sections_expected=len(expected) + len(parts) - num_in_order,
         num_fields=sum(readable),
         num_fields_expected=2 * num_moves + 1 + num_surplus + num_lost,
         is_readable=is_complete and None not in (best, *map(_as_move, listed), *map(_as_number, numbers)),

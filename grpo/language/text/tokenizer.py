@@ -1,7 +1,6 @@
-"""Chess tokenizer of the built-in small model: one token for each square with its piece, two for a move, few for a number.
+"""Chess tokenizer of the built-in small model: one token for each piece with its square, two for a move, few for a number.
 
-A digit of a FEN stands for several empty squares, so a small model would spend its training on counting. Text without a token of its own is
-encoded as bytes. Decoding restores every valid Unicode text.
+Text without a token of its own is encoded as bytes. Decoding restores every valid Unicode text.
 """
 
 import itertools
@@ -18,7 +17,6 @@ from grpo.base.files import write_json
 CHESS_TOKENS: Final = "chess_tokens.json"  # Vocabulary, saved beside the model's weights.
 END: Final = "<|end|>"
 PAD: Final = "<|pad|>"
-_EMPTY: Final = "."
 _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # a8 to h1.
 _NUM_HALF_MOVES: Final = 151  # Values 0 to 150 of the half-move clock; at 150 the game is over.
@@ -98,9 +96,9 @@ class ChessTokenizer(PreTrainedTokenizer):
 
 
 def _placement_tokens(placement: str) -> list[str] | None:
-    """Return one token per square, or None if the text is no piece placement in its shortest form (`8`, not `44`)."""
-    pieces = re.sub("[1-8]", lambda digit: _EMPTY * int(digit[0]), placement).replace("/", "")
-    tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False)]
+    """Return one token per piece, or None if the text is no piece placement in its shortest form (`8`, not `44`)."""
+    pieces = re.sub("[1-8]", lambda digit: " " * int(digit[0]), placement).replace("/", "")
+    tokens = [f"{piece}@{square}" for piece, square in zip(pieces, _SQUARES, strict=False) if piece != " "]
     return tokens if len(pieces) == 64 and "".join(_texts(tokens)) == placement else None
 
 
@@ -108,22 +106,30 @@ def _texts(tokens: Sequence[str]) -> Iterator[str]:
     for kind, run in itertools.groupby(tokens, key=_token_kind):
         if kind == "bytes":
             yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
-        elif kind == "square":
-            drawn = "".join(("/" if token[2] == "a" and token[3] != "8" else "") + token[0] for token in run)
-            yield re.sub(r"\.{1,8}", lambda dots: str(len(dots[0])), drawn)
+        elif kind == "piece":
+            yield _placement(list(run))
         else:
             yield from run
 
 
+def _placement(tokens: Sequence[str]) -> str:
+    """Return a FEN's piece placement, or a text that is none if the squares are not in the order of a FEN."""
+    piece_of = {token[2:]: token[0] for token in tokens}
+    if list(piece_of) != [square for square in _SQUARES if square in piece_of] or len(piece_of) < len(tokens):
+        return "".join(tokens)
+    ranks = ("".join(piece_of.get(square, " ") for square in _SQUARES[start : start + 8]) for start in range(0, 64, 8))
+    return "/".join(re.sub(" +", lambda empty: str(len(empty[0])), rank) for rank in ranks)
+
+
 def _token_kind(token: str) -> str:
     if len(token) == 4 and token[1] == "@":
-        return "square"
+        return "piece"
     return "bytes" if re.fullmatch("<[0-9a-f]{2}>", token) else "text"
 
 
 def _vocabulary() -> Iterator[str]:
     yield from (END, PAD, *(f"<{byte:02x}>" for byte in range(256)))
-    yield from (f"{piece}@{square}" for square in _SQUARES for piece in _EMPTY + _PIECE_LETTERS)
+    yield from (f"{piece}@{square}" for square in _SQUARES for piece in _PIECE_LETTERS)
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
     # Castling rights and the "-" of no en-passant square are one token (" KQkq -").

@@ -19,7 +19,8 @@ PROMPTS = ["P: 8/5k2", "A: 8/5k2/3p4/1PpP4/4r3/2N5+e2e4+", "P:", "E: 0.35 -1.20"
 
 
 def policy_of(folder: Path, **changes: int) -> LanguagePolicy:
-    return load_model(LanguageConfig(model=str(folder), **{"max_answer_tokens": 16, **changes}), seed=0, device=torch.device("cpu"))
+    config = LanguageConfig.model_validate({"model": str(folder), "max_answer_tokens": 16, "legal_moves": False, **changes})
+    return load_model(config, seed=0, device=torch.device("cpu"))
 
 
 def streams(count: int, *, name: str = "answers") -> list[np.random.Generator]:

@@ -12,6 +12,7 @@ from grpo.language.generate.player import LanguageMoveFinder, LanguagePlayer, mo
 from grpo.match.matches import End, play_match
 from grpo.match.players import RandomPlayer
 from grpo.match.replies import ReplyCounts
+from grpo.settings.language import LanguageConfig
 from grpo.uci.options import UciOptions
 from grpo.uci.server import RESIGNATION, UciEngine
 
@@ -39,7 +40,7 @@ def player(speaker: ScriptedSpeaker, *, temperature: float | None = None, seed: 
     ],
 )
 def test_the_best_move_counts_if_it_is_legal_as_uci_writes_it(fen: str, answer: str, move: str | None, is_unreadable: bool) -> None:
-    named, read = named_move(chess.Board(fen), answer)
+    named, read = named_move(chess.Board(fen), answer, LanguageConfig())
     assert (None if named is None else named.uci(), read.best is None) == (move, is_unreadable)
 
 

@@ -9,6 +9,7 @@ from made_language import language_table
 from grpo.base.errors import NonFiniteError
 from grpo.base.seeding import numpy_stream
 from grpo.dataset.table import Split
+from grpo.language.generate.legal_moves import move_masks
 from grpo.language.learn import imitation
 from grpo.language.learn.imitation import imitate, validation_losses
 from grpo.language.model.policy import LanguagePolicy, load_model
@@ -57,9 +58,10 @@ def test_the_policy_ends_with_the_best_weights_of_all_looks(monkeypatch: pytest.
     assert weights_hash(policy) == seen[1]
 
 
-def test_only_answers_are_learned() -> None:
-    """The loss is that of each answer alone, by hand: without padding, with the end, nothing of the prompt."""
-    policy = new_policy()
+@pytest.mark.parametrize("legal_moves", [True, False])
+def test_only_answers_are_learned(legal_moves: bool) -> None:
+    """The loss is that of each answer alone, by hand: of allowed tokens, without padding, with the end, nothing of the prompt."""
+    policy = new_policy().with_legal_moves(legal_moves)
     examples = boards(Split.TRAIN).draw(numpy_stream(0, "test"), 8)
     assert {example.task for example in examples} == set(TextTask)
     total, count = 0.0, 0
@@ -67,11 +69,14 @@ def test_only_answers_are_learned() -> None:
         for example in examples:
             (prompt,), (answer,) = policy.tokens([example.prompt]), policy.tokens([example.target])
             answer = [*answer, policy.end_id]
-            scores = policy.network(torch.tensor([[*prompt, *answer]])).logits[0].log_softmax(-1)
-            total -= sum(scores[len(prompt) + place - 1, token].item() for place, token in enumerate(answer))
+            scores = policy.network(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 :]
+            [mask] = move_masks(policy, [example.prompt])
+            states = [None] * len(answer) if mask is None else mask.states(answer)
+            for state, row, token in zip(states, scores, answer, strict=False):
+                total += (row if state is None else row[list(state)]).logsumexp(0).item() - row[token].item()
             count += len(answer)
-    for pad in (policy.tokenizer.pad_token, policy.tokenizer.eos_token):
-        policy.tokenizer.pad_token = pad
+    for pad in (policy.pad_id, policy.end_id):
+        policy.pad_id = pad
         assert validation_losses(policy, examples)["language/imitation_validation_loss"] == pytest.approx(total / count, rel=1e-5)
     assert policy.pad_id == policy.end_id, "padding that is the end does not hide the end"
 

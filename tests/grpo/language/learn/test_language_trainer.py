@@ -85,7 +85,7 @@ def test_a_group_answers_one_prompt_and_is_compared_with_itself_alone_without_th
 
 
 def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
-    trainer = trainer_of(settings(**{"language.max_answer_tokens": 16}))
+    trainer = trainer_of(settings(**{"language.max_answer_tokens": 16, "language.legal_moves": "false"}))
     with torch.no_grad():
         trainer.policy.network.lm_head.weight[trainer.policy.end_id] -= 10
     before = weights_hash(trainer.policy)
@@ -98,7 +98,7 @@ def test_a_rollout_of_nothing_but_cut_answers_changes_nothing() -> None:
 def test_a_policy_that_is_sampled_at_another_temperature_is_refused_at_the_start_and_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of(settings())
     honest = answers.token_distribution
-    monkeypatch.setattr(answers, "token_distribution", lambda logits, *, temperature: honest(logits, temperature=1.3 * temperature))
+    monkeypatch.setattr(answers, "token_distribution", lambda *scores, temperature: honest(*scores, temperature=1.3 * temperature))
     for begin in (trainer.preflight, trainer.step):
         with pytest.raises(InvariantError, match="sampled and scored log-probabilities"):
             begin()

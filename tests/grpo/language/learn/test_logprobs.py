@@ -61,9 +61,9 @@ def some_rollout(policy: LanguagePolicy, settings: Settings, *, step: int = 7) -
 def test_tokens_are_scored_as_they_were_sampled_and_as_the_model_reads_them_alone_whatever_the_padding(
     make: Callable[..., PreTrainedModel], temperature: float
 ) -> None:
-    policy = policy_of(make)
+    policy = policy_of(make, **{"language.legal_moves": "false"})
     rollout = some_rollout(policy, settings_of(**{"grpo.temperature": temperature}))
-    assert len({int(row.sum()) for row in rollout.batch.attention_mask}) > 1, "prompts of one length show nothing"
+    assert len({int(row.sum()) for row in rollout.batch.prompt_mask}) > 1, "prompts of one length show nothing"
     assert 0 < rollout.largest_gap < 1e-4, "exact equality would mean that one was compared with itself"
     for row, graded in enumerate(rollout.answers):
         answer = graded.answer
@@ -124,7 +124,7 @@ def test_a_loss_in_pieces_has_the_gradient_of_the_whole_and_tokens_weigh_alike()
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5 * largest, rtol=1e-3)
     policy.network.zero_grad()
     # The gradient of a ratio that is 1 is that of its logarithm.
-    log_probs = rollout.batch.logits(policy).log_softmax(1).gather(1, rollout.batch.tokens[:, None])[:, 0]
+    log_probs = rollout.batch.distribution(policy, temperature=1.0).log_prob(rollout.batch.columns(policy))[:, 0]
     advantages = rollout.advantages[:, None].expand_as(rollout.batch.is_token)[rollout.batch.is_token]
     (-(advantages * log_probs).mean()).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in policy.network.parameters()])

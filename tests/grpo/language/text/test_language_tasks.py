@@ -14,6 +14,7 @@ from grpo.language.text.tasks import (
     move_prompt,
     read_environment_answer,
     read_move_answer,
+    read_move_prompt,
     write_environment_answer,
     write_move_answer,
 )
@@ -150,6 +151,19 @@ def text_of(ids: list[int]) -> str:
     return str(TOKENIZER.decode(ids))
 
 
+def test_the_best_move_alone_is_read_as_the_whole_answer() -> None:
+    for lists_moves in (True, False):
+        assert read_move_prompt(move_prompt(START, lists_moves=lists_moves)) == (START, lists_moves)
+    assert read_move_prompt(environment_prompt(START, "e2e4", ["e2e4"])) is None
+    read = read_move_answer(" e2e4", lists_moves=False)
+    assert (read.best, read.is_readable, read.num_sections, read.num_sections_expected) == ("e2e4", True, 1, 1)
+    assert (read.num_fields, read.num_fields_expected) == (1, 1)
+    longer = read_move_answer(" e2e4 d2d4", lists_moves=False)
+    assert (longer.best, longer.is_readable, longer.num_fields_expected) == ("e2e4", False, 2)
+    assert not read_move_answer(GOOD, lists_moves=False).is_readable
+    assert not read_move_answer(" e2e4").is_readable
+
+
 def test_every_text_of_the_format_comes_back(random_boards: list[chess.Board]) -> None:
     for board in random_boards[::50]:
         fen = board.fen(en_passant="fen")
@@ -166,6 +180,7 @@ def test_every_text_of_the_format_comes_back(random_boards: list[chess.Board]) -
 @given(st.text())
 @example("44/8/8 w - 18/8/8/8/8/8/8/8 w ")
 @example("8/8/8/8/8/8/8/8/8 w - - 0 1")
+@example("8/8/8/8/8/8/8/8 w - - 0 1")
 @example("p@a8.@b8<41>")
 @example(f"a{END}b{PAD}")
 @example("e2e4 e2e4e2 e2 +e2e4q+e2 4")
@@ -173,12 +188,17 @@ def test_any_other_text_comes_back_too(text: str) -> None:
     assert text_of(ids_of(text)) == text
 
 
-def test_each_square_has_its_own_place_whatever_stands_before_it(random_boards: list[chess.Board]) -> None:
+def test_each_man_has_its_own_token_whatever_stands_before_it(random_boards: list[chess.Board]) -> None:
     for board in random_boards[::50]:
         tokens = TOKENIZER.convert_ids_to_tokens(ids_of(move_prompt(board.fen())))
-        assert len(tokens) == 70 + (board.fen().split()[3] != "-")
-        for place, token in enumerate(tokens[1:65]):
-            man, square = token.split("@")
-            found = board.piece_at(chess.parse_square(square))
-            assert man == (found.symbol() if found else ".")
-            assert chess.parse_square(square) == chess.square(place % 8, 7 - place // 8)
+        men = len(board.piece_map())
+        assert len(tokens) == 6 + men + (board.fen().split()[3] != "-")
+        assert {token.split("@")[1]: token.split("@")[0] for token in tokens[1 : men + 1]} == {
+            chess.square_name(square): piece.symbol() for square, piece in board.piece_map().items()
+        }
+
+
+def test_men_out_of_order_or_on_one_square_are_no_position() -> None:
+    for tokens in (["K@e1", "k@e8"], ["k@e8", "K@e8"]):
+        text = text_of(TOKENIZER.convert_tokens_to_ids([*tokens, " w"]))
+        assert text == f"{''.join(tokens)} w"

@@ -1,0 +1,85 @@
+"""Masks by which answers of the move task name legal moves only.
+
+Prompt and tokens written so far determine a mask, so sampling, scoring and playing share one distribution.
+
+- Section M: legal moves; after the first also the label of section E, after the last expected one only this label.
+- Section E, and answers of the environment task: every token.
+- Section B: one legal move, then the end token.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import chess
+import torch
+
+from grpo.language.model.policy import LanguagePolicy, TokenChoices
+from grpo.language.text.tasks import LABEL_BEST, LABEL_EVALUATIONS, NUM_MOVES, read_move_prompt
+
+# Allowed token -> state after the token; None allows every token.
+State: TypeAlias = Mapping[int, Any] | None
+_FREE: Final = None
+
+
+class MoveMask:
+    """The mask of the answers to one prompt: states, of which each answer's tokens lead to the next."""
+
+    def __init__(self, policy: LanguagePolicy, fen: str, *, lists_moves: bool) -> None:
+        moves = policy.tokens(f" {move.uci()}" for move in chess.Board(fen).legal_moves)
+        label, self._label_best = policy.tokens((LABEL_EVALUATIONS, LABEL_BEST))
+        end: State = {policy.end_id: {}}
+        self._best = _trie((move, end) for move in moves)
+        self.start: State = self._best
+        if lists_moves:
+            self.start = _trie([(label, _FREE)])
+            for number in range(min(NUM_MOVES, len(moves)), 0, -1):
+                labels = [(label, _FREE)] if number > 1 else []
+                self.start = _trie([*((move, self.start) for move in moves), *labels])
+
+    def after(self, state: State, written: Sequence[int]) -> State:
+        """Return the state after the last token of `written`, which `state` allows."""
+        if state is not _FREE:
+            return state[written[-1]]  # type: ignore[no-any-return]
+        size = len(self._label_best)
+        return self._best if tuple(written[-size:]) == self._label_best else _FREE
+
+    def states(self, answer: Sequence[int]) -> list[State]:
+        """Return the state before each token of an answer."""
+        states = [self.start]
+        for length in range(1, len(answer)):
+            states.append(self.after(states[-1], answer[:length]))
+        return states
+
+
+def move_masks(policy: LanguagePolicy, prompts: Sequence[str]) -> list[MoveMask | None]:
+    """Return each prompt's mask; equal prompts share one. None without `language.legal_moves`, and for the environment task."""
+    masks: dict[str, MoveMask | None] = {}
+    for prompt in dict.fromkeys(prompts):
+        position = read_move_prompt(prompt) if policy.config.legal_moves else None
+        masks[prompt] = None if position is None else MoveMask(policy, position[0], lists_moves=position[1])
+    return [masks[prompt] for prompt in prompts]
+
+
+def token_choices(states: Sequence[State], policy: LanguagePolicy) -> TokenChoices | None:
+    """Return the tokens that each state allows, in ascending order; None if all states allow every token."""
+    if all(state is _FREE for state in states):
+        return None
+    distinct = {id(state): state for state in states}  # Answers to one prompt share states.
+    lists = [range(policy.vocabulary) if state is _FREE else sorted(state) for state in distinct.values()]
+    width = max(map(len, lists))
+    row_of = {key: row for row, key in enumerate(distinct)}
+    rows = torch.tensor([row_of[id(state)] for state in states])
+    ids = torch.tensor([[*allowed, *[0] * (width - len(allowed))] for allowed in lists])[rows]
+    is_allowed = torch.arange(width) < torch.tensor([len(allowed) for allowed in lists])[rows, None]
+    return TokenChoices(ids=ids.to(policy.device), is_allowed=is_allowed.to(policy.device))
+
+
+def _trie(words: Iterable[tuple[Sequence[int], State]]) -> dict[int, Any]:
+    """Return the first state of words, each with the state that follows. No word begins another."""
+    root: dict[int, Any] = {}
+    for tokens, after in words:
+        node = root
+        for token in tokens[:-1]:
+            node = node.setdefault(token, {})
+        node[tokens[-1]] = after
+    return root
