@@ -130,10 +130,10 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
+            history._add_events(table, steps)
             if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
-            history._add_events(table, steps)
             _mark_missing(table, history.dialect)
             for column, cells in table.numbers.items():
                 parts.setdefault(column, []).append((steps, cells))
