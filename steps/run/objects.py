@@ -17,7 +17,7 @@ _NUM_READS: Final = 3
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
-    "AccessDenied": "get the rights that docs/aws.md lists from the bucket's owner, or use other credentials (AWS_PROFILE)",
+    "AccessDenied": "ask the bucket's owner for the rights that docs/aws.md lists, or use other credentials (AWS_PROFILE)",
     "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
     "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
 }
