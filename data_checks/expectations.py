@@ -29,7 +29,7 @@ class Check:
     remedy: str
     """Usual cause of a failure, and remedy."""
     expectations: "Mapping[str, Expectation]"
-    """Label in messages -> expectation."""
+    """Label in messages (for a condition on cells, the column) -> expectation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ def prepare_great_expectations() -> None:
 
 
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, list[CheckResult]]:
-    """Return suite -> results, in the order of the checks. `data_docs`: folder for Data Docs."""
+    """Return suite -> results, in the order of the checks. `data_docs`: folder for Great Expectations' HTML report."""
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
@@ -90,7 +90,7 @@ def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dic
         reports[suite.name] = [_result(check, [results[check.name, label] for label in check.expectations]) for check in suite.checks]
     if data_docs is not None:
         context.build_data_docs(site_names=[_SITE])
-        _drop_unused_images(data_docs)  # 3 MB of a disabled tour.
+        _drop_unused_images(data_docs)  # 3 MB of a guided tour, which `_site` disables.
     return reports
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent
 
-# A checkout has the packages beside this folder; a container has them on the path.
+# In a checkout, `steps` and `grpo` lie beside this folder; in a container they are on the path.
 if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(_FOLDER.parent))
 
@@ -34,7 +34,7 @@ except PlainError as error:
 # Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# A process of the flow ends with its parent, also if the parent ends during the slow imports below.
+# End with the parent, even if it ends during the slow imports of `chess_grpo.py`.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
     from steps.run.processes import PLACES, end_with_parent
 

@@ -63,8 +63,10 @@ class ChessGrpo(FlowSpec):
     """Train a chess policy from games and Stockfish evaluations, and measure by games whether GRPO improved it."""
 
     settings = Config("settings", default_value=DEFAULT_PRESET, parser=_parse, help="TOML: a preset and the settings that differ from it")
-    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Compute all outputs again, and use them in this run only")
-    resume_from = Parameter("resume-from", default="", help="Policy to resume from: peak, champion, v7 (a version), RUN or RUN/STEP")
+    fresh = Parameter("fresh", type=bool, default=False, is_flag=True, help="Share no outputs with earlier or later runs")
+    resume_from = Parameter(
+        "resume-from", default="", help="Policy: peak, champion, v7 (registered version), RUN (its peak) or RUN/STEP (GRPO step)"
+    )
 
     @step
     @plainly

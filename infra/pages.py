@@ -27,14 +27,15 @@ one change. The classes in `grpo/settings` have ranges and full meanings.
 """
 _METRICS: Final = f"""# Metrics
 
-{PRINTED} A row also stands for the metric by game phase, loss term,
-pair of terms or task (`grpo/entropy/endgame`), and for the ends of its interval (`_low`,
-`_high`). A deeper search goes to depth `evaluation.heldout_depth`.
+{PRINTED} A row also covers variants of the metric: by game phase,
+loss term, pair of terms or task (`grpo/entropy/endgame`), and interval ends (`_low`, `_high`).
+"Deeper search": an engine's search to depth `evaluation.heldout_depth`.
 """
 _MESSAGES: Final = "troubleshooting.md"
 _AWS: Final = "aws.md"
 
-# Measured on one core of an AMD EPYC at 2.6 GHz with Stockfish 15.1. `build_boards` made 2,799 boards in 27.2 s, at the default depth.
+# Measured on one core of an AMD EPYC at 2.6 GHz with Stockfish 15.1; a machine counts as one such core.
+# `build_boards` made 2,799 boards in 27.2 s, at the default depth.
 # `join_boards` joined 447,840 boards in 23.4 s, with 2,600 bytes of memory per board.
 BOARDS_A_SECOND: Final = 103
 JOINED_A_SECOND: Final = 19_000

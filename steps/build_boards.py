@@ -1,6 +1,7 @@
 """Build one task's part of the dataset.
 
-A unit is a parallel part of the dataset, with its own quota: a number of boards per split and game phase. A task makes some units.
+A unit is a part of the dataset, built without the others until its quota is full: a number of boards per split and game phase. A task
+makes some units.
 """
 
 import gc
@@ -68,7 +69,7 @@ def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engin
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # GRPO learns moves that the search of `boards.depth` overrates, so a deeper search gives held-out regret.
+    # GRPO learns moves that the search of `boards.depth` overrates. Only a deeper search, for held-out regret, shows this.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

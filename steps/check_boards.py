@@ -33,7 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages, aside because they contain times.
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages; their times must not change the output's hash.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),

@@ -31,14 +31,13 @@ _INPUTS: Final = ("join_boards", "check_boards", "pretrain", "calibrate", "basel
 STEP: Final = Step(
     name="report",
     says="Writes the run's results as one document, the report as a page, and the champion's model card.",
-    # The pages also show default settings, the origin (the run that this run resumes), and versions.
     inputs=_INPUTS,
     outside=(Outside.DEFAULTS,),
     of_run=(OfRun.ORIGIN, OfRun.VERSIONS),
     pages=(REPORT_PAGE, RESULTS, MODEL_CARD),
 )
 _Form = TypeVar("_Form", bound=Document)
-_Yardstick = dict[str, str | None]  # Everything besides the policy that a result depends on.
+_Yardstick = dict[str, str | None]  # What a result depends on besides the measured policy -> value or output hash.
 _RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
@@ -46,17 +45,17 @@ _REGRET: Final = "heldout/regret_best"
 def body(work: Work) -> None:
     results = run_results({name: work.inputs[name] for name in _INPUTS}, origin=work.facts.get("origin", ""))
     write_document(work.folder / RESULTS, results)
-    results = read_results(work.folder / RESULTS)  # The file's keys are sorted, as later readers get them.
+    results = read_results(work.folder / RESULTS)  # The file sorts keys, so the pages do too.
     (work.folder / REPORT_PAGE).write_text(page("report", results=results), encoding="utf-8")
     decision, name = results.decision, f"{CHAMPION} of {results.outputs['select']['version'][:12]}"
-    hashes = {"weights, as numbers": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
+    hashes = {"weights (numbers, not the file)": str(decision.candidate_weights if decision.promoted else decision.initial_weights)}
     described = policy_facts(work.inputs["select"] / CHAMPION)
     text = page("model_card", results=results, run=name, policy_step=decision.champion_step, described=described, hashes=hashes)
     (work.folder / MODEL_CARD).write_text(text, encoding="utf-8")
 
 
 def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
-    """Return a run's results from the outputs of `_INPUTS`. `origin`: RUN/STEP of the checkpoint that a resumed run began from."""
+    """Return a run's results from the outputs of `_INPUTS`. `origin`: RUN/STEP (GRPO step) from which a resumed run began, else ""."""
     outputs = {output.step: output for output in map(_Output, folders.values())}
     decision, baseline = outputs["select"].report(Selection), outputs["baseline"].report(BaselineReport)
     candidate: dict[str, float] = {}
@@ -99,6 +98,7 @@ class _Output:
 def _measured(
     outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
 ) -> Iterator[Measurement]:
+    """`compare` matches measurements by name, so names must not change."""
     rules: _Yardstick = {name: settings.get(name, "") for name in _RULES}
     pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
     ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}

@@ -56,8 +56,8 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="select",
-    says="Decides by the new games whether the candidate is significantly better than the pretrained policy and than the"
-    " previous champion. Chooses two policies: `champion`, to play, and `peak`, to resume from.",
+    says="Decides, by games played after the candidate was chosen, whether it is significantly better than the pretrained policy and"
+    " the previous champion. Chooses two policies: `champion`, to play, and `peak`, to resume from.",
     reads=("seed", "boards.depth", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "calibrate", "finetune", "screen"),
@@ -206,7 +206,7 @@ def _write_games(work: Work, step: int, policies: Sequence[Competitor], stages: 
         event_pgn(matches, event=stage, seed=work.settings.seed, annotated=notes.get(stage)) for stage, matches in stages.items() if matches
     ]
     (work.folder / PGN).write_text("\n".join(texts), encoding="utf-8")
-    title = f"Step {step:,} against its own start: games worth looking at"
+    title = f"Step {step:,} against the pretrained policy: games worth looking at"
     (work.folder / GAMES_PAGE).write_text(viewer_page(confirmed, annotated, title=title, event=CONFIRMATION), encoding="utf-8")
 
 

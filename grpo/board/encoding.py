@@ -2,7 +2,7 @@
 
 - 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
 - 64-67: castling rights: the mover's (king side, queen side), then the opponent's
-- 68: file (1-8) of a legal en-passant capture, 0 without one
+- 68: file (1-8) of the en-passant square if a capture there is legal, else 0
 - 69: half-move clock, capped at 100
 - 70: 1 if the mover is Black; only `decode` reads it
 """
@@ -39,7 +39,7 @@ def encode(boards: Sequence[chess.Board]) -> NDArray[np.uint8]:
     rows = np.zeros((len(boards), ENCODING_SIZE), dtype=np.uint8)
     is_black = np.array([board.turn == chess.BLACK for board in boards], dtype=np.bool_)
     sets = np.array([_sets(board) for board in boards], dtype=np.uint64).reshape(-1, 8)
-    sets[is_black] = sets[is_black].byteswap()  # Black sees the ranks from behind.
+    sets[is_black] = sets[is_black].byteswap()  # A byte is a rank, and Black sees the ranks reversed.
     planes = (sets[:, 6:, None] & sets[:, None, :6]).astype("<u8")  # [boards, 2 sides, 6 kinds]
     is_on = np.unpackbits(planes.view(np.uint8), bitorder="little").reshape(-1, 12, 64)
     rows[:, :64] = (is_on * np.arange(1, 13, dtype=np.uint8)[:, None]).sum(1, dtype=np.uint8)
@@ -64,7 +64,7 @@ def _en_passant_file(board: chess.Board) -> int:
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return encodings [len(fens), 71]. FENs must name an en-passant square only if the capture is legal, as python-chess does."""
+    """Return encodings [len(fens), 71]. A FEN may name an en-passant square only if a capture there is legal, as in `board.fen()`."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)

@@ -1,6 +1,6 @@
-"""Features of the opponent's replies: of the positions after a move and any legal answer to the move.
+"""Features of the opponent's replies. A reply is a legal answer to a move; its features describe the position after both.
 
-Legend: B boards, C cached moves of a board, M moves of all boards.
+Legend: B boards, E bytes of an encoding, A legal moves of a board (padded), C cached moves of a board, M moves of all boards.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from torch import Tensor
 from grpo.board.features import MoveFeatures, joined, move_features
 from grpo.board.moves import padded_actions, positions_after
 
-# On a processor some 6,000 replies, whose bitboards fit into the cache.
+# The bitboards of 200 moves' replies, some 6,000, fit into a CPU's cache.
 _MOVES_AT_ONCE: Final = {"cpu": 200, "cuda": 20_000}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CachedReplies:
-    """Features of the replies to some moves of B boards, for boards that are used again. They change no result."""
+    """Features of the replies to some moves of B boards. They save time if boards recur, and change no result."""
 
     columns: Tensor  # [B, C] int64, column of each move; -1 for none.
-    features: MoveFeatures  # B * C boards, the positions after the moves; without entries if there is no move or no reply.
+    features: MoveFeatures  # B * C positions, each after a move of `columns`; no entries without a move or a reply.
 
     def select_rows(self, rows: Tensor) -> "CachedReplies":
         columns, width = self.columns[rows], self.features.counts.shape[1]
@@ -65,9 +65,9 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
 
 
 def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatures:
-    """Return the features of all replies to M legal moves, as M boards seen by the opponent, whose moves are the replies.
+    """Return the features of M boards: the positions after M legal moves, seen by the opponent, whose moves are the replies.
 
-    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. No reply counts as a repetition.
+    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. Replies never count as repetitions.
     """
     after_ME = positions_after(encodings_BE, rows, ids)
     action_ids, is_legal = padded_actions(after_ME)

@@ -1,4 +1,4 @@
-"""A run's history: quantities by step, from this trainer's records or from tables of other trainers.
+"""A run's history: quantities by step, from this trainer's records or from tables of any trainer.
 
 A quantity is what a column measures, under one name for all trainers. A dialect is the column names of one trainer.
 """
@@ -26,7 +26,7 @@ _CHECKED_FOR_NAN: Final = frozenset(
 _DENSE: Final = 0.5  # A column with at least this fraction of finite cells counts as logged in every row.
 _REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps counts as logged at intervals.
 _SAME: Final = 0.02  # Values with at most this relative difference count as equal.
-_RESUMES: Final = 20  # How often the steps may fall: a resumed run appends rows.
+_RESUMES: Final = 20  # Largest number of resumes; each appends rows that begin at an earlier step.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
 
@@ -44,7 +44,7 @@ class Series:
     column: str
     at: list[float] | Array  # Steps, rising.
     logged: list[float] | Array
-    unit: str = ""  # "": nats per move or token.
+    unit: str = ""  # "": nats per move or token, or no unit.
 
     @property
     def steps(self) -> Array:
@@ -130,10 +130,10 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
+            history._add_events(table, steps)
             if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
-            history._add_events(table, steps)
             _mark_missing(table, history.dialect)
             for column, cells in table.numbers.items():
                 parts.setdefault(column, []).append((steps, cells))
@@ -156,7 +156,7 @@ class History:
         if others := [other for other in candidates if not np.array_equal(candidates[other], candidates[name])]:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
         finite = np.isfinite(candidates[name])
-        # A row without a step has the step before, or the first step.
+        # A row without a step takes the last step above, else the first step below.
         rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))
         return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
@@ -212,9 +212,9 @@ class History:
             self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each full block of rows, [blocks, 3].
+        """Return first step, last step and median of each full block of `size` successive rows, [blocks, 3].
 
-        If rows of a complete history are left over, the last rows form one more block.
+        If rows of a complete history are left over, one more block ends with the last row, and overlaps.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -258,7 +258,7 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows, by time if logged. Raises HistoryError if a column names several runs."""
+    """Return the training rows, sorted by time if each row has one. Raises HistoryError if a column names several runs."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -282,7 +282,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
         cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
             yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
-    elif key is not None and "first" in names and "step" not in names:  # Each metric's value at step 0.
+    elif key is not None and "first" in names and "step" not in names:  # `first`: a metric's value at step 0.
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
     elif {"step", "value"} <= names.keys() <= {"step", "value", "wall time", "wall_time"}:
@@ -305,14 +305,14 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Change NaN of training quantities to MISSING in rows without their numbers, such as evaluation rows."""
+    """Change NAN to MISSING in rows without a number of any training quantity, such as evaluation rows."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
     if len(known) < 2 or not any((table.numbers[name] == NAN).any() for name in known):
         return
     is_training = np.any([np.isfinite(table.numbers[name]) for name in known], axis=0)
-    # A run may end in NaN, so after the last number only evaluation rows change.
+    # A run may end in NaN, so after the last number only rows with an evaluation's number change.
     last = len(is_training) - int(np.argmax(is_training[::-1])) if is_training.any() else 0
     is_other = (np.arange(len(is_training)) < last) | (np.any(np.isfinite(others), axis=0) if others else False)
     for name in known:
@@ -320,7 +320,7 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return rising steps, and the last cell of each step that is not MISSING."""
+    """Return rising steps, and for each the last of its cells that are not MISSING."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = ~np.isnan(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -332,7 +332,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps with different values, and why these are of several runs, or ""."""
+    """Return the steps with different values, and the evidence that several runs wrote them, else ""."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -351,10 +351,11 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 def _not_finite(cells: Array) -> Flags:
     """Return for each cell whether NaN or infinity was measured.
 
-    Programs also write NaN if nothing was measured. So NaN counts only in a column without numbers, and:
+    Programs also write NaN if nothing was measured. So NaN counts only:
 
+    - in a column without numbers
     - between numbers, if the column is logged in every row
-    - after the last number, if the column is logged in every row or NaN lasts for two of the longest intervals
+    - after the last number, if the column is logged in every row, or if NaN lasts for two of the longest gaps between numbers
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

@@ -37,7 +37,7 @@ class EngineAnswer:
     best_move: str  # UCI.
     scores: Mapping[str, Score]  # UCI move -> score.
     depth: int = field(default=0, compare=False)  # In plies.
-    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts at this search; the pool adds them.
+    failed: tuple[EngineError, ...] = field(default=(), compare=False)  # Errors of earlier attempts; `EnginePool` adds them.
 
 
 def parse_best_move(data: bytes) -> str:
@@ -51,7 +51,7 @@ def parse_best_move(data: bytes) -> str:
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     """Return the best move, and scores and depth of the last complete iteration. `data` is the output since `go`.
 
-    A complete iteration scores `num_lines` moves (default: the highest `multipv` rank). Raises EngineError.
+    A complete iteration scores `num_lines` moves (default: the highest `multipv` rank). Raises EngineError without it or a best move.
     """
     best_move = parse_best_move(data)
     if not best_move:

@@ -37,7 +37,10 @@ class HeldoutScores:
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return means at T = 1, over all boards and by phase. `boards.values` must be of `evaluation.heldout_depth`."""
+    """Return means at T = 1, over all boards and by phase, the standard error of `regret_best`, and `move_quality`.
+
+    `boards.values` must be of `evaluation.heldout_depth`.
+    """
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,

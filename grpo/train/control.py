@@ -1,4 +1,4 @@
-"""Control of training: sets temperature, loss coefficients and learning rate of each rollout; stops a run of critical (too low) entropy.
+"""Control of training: temperature, loss coefficients and learning rate of each rollout; recovery or stop if entropy is critical (too low).
 
 - Entropy: of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
@@ -20,11 +20,11 @@ CRITICAL_WINDOW: Final = 10
 """Steps whose mean entropy is compared with `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """After this many recoveries, critical entropy stops the run."""
-_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A longer recovery stops the run.
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery of so many steps stops the run.
 MAX_SKIPPED: Final = 3
 """Training fails after so many non-finite rollouts or optimizer steps in a row."""
 SKIPPED_CUT: Final = 0.5
-"""Factor of the later learning rates at each non-finite step."""
+"""Each non-finite rollout or optimizer step multiplies later learning rates by this."""
 _FINAL_FRACTION: Final = 0.05  # Fraction of the learning rate at which cosine decay ends.
 _ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
 _DEAD_BAND: Final = 0.1  # Nats. A smaller error changes nothing.
@@ -36,10 +36,10 @@ _NOTES_KL_FACTOR: Final = 0.5
 _NOTES_TEMPERATURE_BOOST: Final = 0.2
 _NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
-"""Coefficient of KL(reference || policy) during a recovery. With 0.1 the policy ends nearly uniform (docs/objective.md)."""
+"""Coefficient of KL(reference || policy) during a recovery. In an experiment, 0.1 made the policy nearly uniform (docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The controller multiplies, so not 0.
+"""Mean entropy (nats) at which a recovery ends."""
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because a product would stay at 0.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class Controller:
         """All memory, as plain JSON for checkpoints."""
 
     @property
-    def is_saturated(self) -> bool:  # Whether a knob is at its bound.
+    def is_saturated(self) -> bool:  # Whether all bounded knobs are at a bound.
         return False
 
     def knobs(self) -> dict[str, float]:
@@ -99,7 +99,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # exp of at most 0 cannot overflow; 1 is above the upper bound.
+            # The cap prevents overflow; exp(0) is above `high`.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
@@ -246,7 +246,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate after `steps_done` rollouts. Cosine decay would reach `_FINAL_FRACTION` one rollout after the last."""
+    """Return the learning rate after `steps_done` rollouts. The last rollout has `num_steps` - 1; cosine decay ends at `num_steps`."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -258,7 +258,7 @@ class Control:
     """Computes the next rollout's knobs."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Schedules begin after `first_step` rollouts. The KL coefficient rises linearly over `kl_warmup_steps` rollouts."""
+        """Schedules begin after an earlier run's `first_step` rollouts. The KL coefficient rises linearly over `kl_warmup_steps`."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
         self._critical = CriticalEntropyController(config)
         self._controllers: dict[str, Controller] = {
@@ -266,11 +266,12 @@ class Control:
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
             "critical": self._critical,
         }
-        # Steps, and steps after which each controller was at a bound.
+        # Number of steps, and of steps that left a controller at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
     def knobs(self, step: int) -> Knobs:
+        """`step`: number of rollouts before this one."""
         config, steps_done = self._config, step - self._first_step
         values = {name: getattr(config, name) for name in ("temperature", "entropy_coefficient", "kl_coefficient")}
         for controller in self._controllers.values():

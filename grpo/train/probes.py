@@ -26,7 +26,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     """Return a rollout's metrics. Entropies and regret (best value minus expected value) are at temperature 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
-    # Float64, because float32 would give equal rewards a spread, and a group of equal moves an agreement other than 1.
+    # In float32, rounding would give equal rewards a spread above 0, and equal moves an agreement unequal to 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
@@ -77,7 +77,7 @@ def columns(
     """Return values per state, [B] each."""
     gain = torch.zeros_like(new.probs) if reference is None else new.probs - reference.probs
     products = gradient_products(logit_descents(part, terms, new, reference, knobs))
-    # A product of two gradients has the state's weight twice; the mean over states gives the other factor.
+    # A product of two gradients has the state's weight squared: one factor here, one by the weighted mean over states.
     weight = part.state_weights.double()
     return {
         "kl_from_reference": terms.raw["recovery_kl"],
@@ -91,7 +91,7 @@ def mean_over(steps: Sequence[Measured], column: str) -> float:
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return means over the steps taken (at least one), and extreme ratios, also of the refused step."""
+    """Return means over the applied steps (`taken`), and the extreme ratios, also of `refused`."""
     steps = [*taken, *([] if refused is None else [refused])]
     return {
         f"{name}/loss": mean_over(taken, "loss"),
@@ -129,8 +129,8 @@ def logit_descents(
     Gradients for temperature T, policy p with entropy H, reference q:
     - policy: sum_m w_m r_m A_m u_m (e_m - p) / T. Move m has unit vector e, weight w, ratio r, advantage A; u is 0 if clipped, else 1.
     - entropy: -p (ln p + H) / T
-    - KL(p || q): p (ln(p/q) - KL) / T
-    - KL(q || p): (p - q) / T
+    - reference_kl, KL(p || q): p (ln(p/q) - KL) / T
+    - recovery_kl, KL(q || p): (p - q) / T
     """
     probs, log_probs = new.probs, new.log_probs
     flow_BM = part.weights * terms.ratios * part.advantages * ~(terms.is_clipped_low | terms.is_clipped_high)

@@ -26,7 +26,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "reward of an answer",
             (*with_parts("language/reward_mean", TASKS), "language/reward_trained"),
-            "Prompts differ from step to step. If held-out regret does not fall too, the model does not play better.",
+            "Prompts differ from step to step, and so do rewards. Only lower held-out regret shows better play.",
         ),
         Figure("reward by part", by("language/reward", REWARD_PARTS), "Structure and parsing reward the format only, not chess."),
         Figure(
@@ -42,7 +42,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "entropy of an answer at T = 1",
             with_parts("language/entropy", TASKS),
-            "Sum over an answer's tokens. If the mean stays below the red line, training ends.",
+            "Sum over an answer's tokens. Training stops if its mean over ten steps is below the red line.",
             (CRITICAL,),
         ),
         Figure(

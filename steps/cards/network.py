@@ -42,12 +42,12 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "clipped moves",
             ("grpo/clip_fraction", "grpo/clip_low_fraction", "grpo/clip_high_fraction"),
-            "If the fraction is large, optimizer steps are too large for one rollout.",
+            "Above 0.2, take fewer optimizer steps per rollout, or lower the learning rate.",
         ),
         Figure(
             "gradient budget (fractions of the logit gradient)",
             by("grpo/logit_share", TERMS),
-            "If the reward's fraction (policy) is tiny, training follows the regularizers.",
+            "If the reward's fraction (curve `policy`) is below 0.1, the regularizers train the policy.",
         ),
         Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups whose moves have equal rewards teach nothing."),
         Figure(

@@ -1,7 +1,8 @@
 """Card parts about a policy's strength.
 
-- Held-out regret: value that a policy's most likely moves lose on boards outside training. The checkpoints with the lowest regret play.
-- Candidate: checkpoint that these games (screening) choose; new games (confirmation) judge it.
+- Held-out regret: value that a policy's most likely moves lose on boards outside training. Only checkpoints with the lowest regret
+  play against the pretrained policy (screening).
+- Candidate: checkpoint chosen by screening; new games (confirmation) judge it.
 - Peak: checkpoint to resume from. Its Elo against the pretrained policy has the highest lower bound.
 - Ladder: rated opponents ("rungs").
 """
@@ -29,7 +30,7 @@ _BEFORE: Final = "#5d6673b0"
 def gain_chart(decision: Selection) -> list[CardPart]:
     note = "Adjudicated: draws by repetition, fifty moves or the ply cap count as wins of the side that Stockfish finds better."
     bars = [Interval(label, gain, "games") for label, gain in decision.gains.items()]
-    return interval_parts("Gain in Elo, against", Unit.ELO, bars, zero="no gain", note=note)
+    return interval_parts("Gain in Elo, by opponent", Unit.ELO, bars, zero="no gain", note=note)
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:

@@ -84,6 +84,6 @@ def _history_of(run: Run, store: Store) -> Path | None:
 
 
 def _history_file(folder: Path) -> Path | None:
-    """An unfinished step has only a journal, with the same records."""
+    """Return the history, else (for an unfinished step) the journal, which has the same records."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

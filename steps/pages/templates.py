@@ -42,7 +42,7 @@ _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
 def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
-    """Return a folder's templates. An inserted value, which is untrusted, is escaped for HTML and then by `escaped`. Markup stays."""
+    """Return a folder's templates. Inserted (untrusted) values are escaped for HTML and then by `escaped`, except `Markup`."""
 
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
@@ -68,7 +68,7 @@ def page(template: str, **facts: Any) -> str:
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """Return lines of at most 80 characters. No line begins with a space, because Metaflow strips leading spaces."""
+    """Return the verdict: wrapped text and a picture. No line begins with a space, because Metaflow strips leading spaces."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
     head = f"Verdict: {decision.verdict}. {decision.sentence} So {decision.outcome}. {results.strength}"
@@ -78,7 +78,7 @@ def verdict_lines(results: Results) -> list[str]:
 
 
 def verdict_picture(decision: Selection) -> list[str]:
-    r"""Return gains and ladder ratings as a text picture; no lines without games.
+    r"""Return gains and ladder ratings as a text picture, [] if no games were played.
 
     gain in Elo, against          -75         0         +75
     own start                                 |    [--o---] +53 [+31, +75]
@@ -111,7 +111,7 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return a line per finding: evidence, then its cause (another finding) or meaning and advice. `is_short`: only evidence.
+    """Return a line per finding: severity, name, evidence; unless `is_short` also the causing finding, or meaning and advice.
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)

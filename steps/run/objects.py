@@ -17,7 +17,7 @@ _NUM_READS: Final = 3
 _CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
-    "AccessDenied": "ask the bucket's owner for s3:GetObject and s3:ListBucket, or use other credentials (AWS_PROFILE)",
+    "AccessDenied": "ask the bucket's owner for the rights that docs/aws.md lists, or use other credentials (AWS_PROFILE)",
     "ExpiredToken": "the credentials have expired: log in again (aws sso login), or renew them",
     "NoCredentialsError": "there are no credentials: log in (aws configure, aws sso login) or set AWS_PROFILE",
 }
@@ -61,9 +61,9 @@ class S3Objects:
         self._address = address.rstrip("/")
         self._bucket, _, prefix = self._address.removeprefix(S3_SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        # Threads would share boto3's default session, which is not thread-safe.
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
+            # Threads share boto3's default session, which is not thread-safe.
             self._client = boto3.session.Session().client("s3", config=settings)
 
     def __str__(self) -> str:
@@ -77,7 +77,7 @@ class S3Objects:
             return None
 
     def _body(self, key: str) -> bytes:
-        """Retry after a broken connection, because botocore retries only requests."""
+        """Retry if the connection breaks while the answer is read; botocore retries only requests."""
         from botocore.exceptions import HTTPClientError, IncompleteReadError
 
         for _ in range(_NUM_READS - 1):
@@ -99,7 +99,7 @@ class S3Objects:
                     raise
             else:
                 return True
-        # After a lost answer, botocore's retry conflicts with its first try: equal content means success.
+        # If a write's answer is lost, botocore writes again and conflicts with itself: equal content means success.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:

@@ -34,14 +34,14 @@ def configuration(environment: Mapping[str, str]) -> str:
                 f"METAFLOW_PROFILE={profile}: there is no {file}; unset METAFLOW_PROFILE, or set it to a profile of {home} ({profiles})"
             )
         if not isinstance(json.loads(file.read_text(encoding="utf-8")), dict):
-            raise OrchestratorError(f"{file} is not a JSON object: `metaflow configure aws` writes one")
+            raise OrchestratorError(f"{file} is not a JSON object: correct it, or let `metaflow configure aws` write it")
     except (OSError, ValueError) as error:
         raise OrchestratorError(f"{file} cannot be read ({error}): correct it, or let `metaflow configure aws` write it") from None
     return str(file)
 
 
 def service() -> str:
-    """Raise OrchestratorError if the service has no address, does not answer, or reports an error."""
+    """Return where Metaflow keeps metadata. Raises OrchestratorError if a service has no address, does not answer or reports an error."""
     import requests
     from metaflow import metaflow_config
 

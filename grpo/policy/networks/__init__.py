@@ -1,7 +1,7 @@
 """Chess networks, one per file. `policy.network` names the file; its class `Network` is a torch module.
 
-`Network(PolicyConfig)` maps a `PositionBatch` of B boards to logits of their legal moves, [B, A]; logits of padding may be any number. A
-network has no dropout, and a board's logits do not depend on other boards.
+`Network(PolicyConfig)` maps a `PositionBatch` of B boards, with at most A legal moves each, to logits [B, A]. Logits of padding are not
+used. A network has no dropout, and a board's logits do not depend on other boards.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class LooksAhead(Protocol):
     """A network that also looks at the opponent's replies."""
 
     looks_ahead: bool
-    """False in the first steps of imitation, to save time."""
+    """Whether `forward` reads replies. False in pretraining's first steps, to save time."""
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
-        """Return the columns of the moves whose replies it will most likely need, [B, count]; -1 for none."""
+        """Return the columns of the moves whose replies `forward` will most likely read, [B, count]; -1 fills up."""
 
 
 def is_network(name: str) -> bool:
@@ -35,7 +35,7 @@ def is_network(name: str) -> bool:
 
 
 def make_network(config: PolicyConfig) -> nn.Module:
-    """Make random weights by torch's global generator. Raises IncompatibleError for an unknown network."""
+    """Return a new network, with weights from torch's global generator. Raises IncompatibleError for an unknown network."""
     if not is_network(config.network):
         raise IncompatibleError(f"policy.network = {config.network!r}: grpo/policy/networks/{config.network}.py does not exist")
     network = import_module(f"{__name__}.{config.network}").Network(config)

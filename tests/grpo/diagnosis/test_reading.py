@@ -137,6 +137,15 @@ def test_a_file_of_tensorboard_is_named_after_its_quantity_and_a_panel_after_its
 # Rows.
 
 
+def test_texts_and_events_keep_their_steps_if_the_newest_row_is_first(tmp_path: Path) -> None:
+    rows = [{**row, "weights": "trained" if row["step"] > 1 else "random", "events": []} for row in ROWS]
+    rows[8]["events"] = [{"name": "entropy_boost", "message": ""}]
+    history = read(tmp_path, "".join(json.dumps(row) + "\n" for row in rows[::-1]), "log.jsonl")
+    assert history.series["reward"].steps.tolist() == EXPECTED["reward"][0]
+    assert history.random_weights == "weights says random at step 1"
+    assert history.events == {"entropy_boost": [9.0]}
+
+
 def test_of_a_log_that_was_appended_to_the_later_row_counts_and_the_reader_is_told(tmp_path: Path) -> None:
     again = [{**row, "reward": 9.0} for row in ROWS[7:]]
     for rows in ([*ROWS[:10], *again], [*ROWS[:10], *again][::-1]):

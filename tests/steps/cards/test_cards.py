@@ -59,7 +59,7 @@ def test_select_and_report_have_the_verdict_and_no_chart_twice_and_the_report_fo
     folders = {"select": tmp_path / "outputs" / "select" / "v-select", "report": tmp_path}
     parts = {step: page_of(step, Seen(SETTINGS["network"], folder=folder)) for step, folder in folders.items()}
     titles = {step: {part["title"]["text"] for part in found if isinstance(part, dict)} for step, found in parts.items()}
-    assert titles["report"] == {"Gain in Elo, against", "Ladder: Elo above a random mover"}
+    assert titles["report"] == {"Gain in Elo, by opponent", "Ladder: Elo above a random mover"}
     assert not titles["report"] & titles["select"]
     for found in parts.values():
         assert html.escape(results.decision.sentence) in markup(found)
