@@ -50,7 +50,7 @@ gpu-check: setup-run  ## Check a GPU: its speeds and differences from the CPU, t
 ui: setup-run  ## Start the MLflow UI on this home's tracking store. PORT=5001
 	$(PY) -m steps.cli.main ui --port $(PORT)
 
-lock: setup  ## Update the three lock files from pyproject.toml.
+lock: setup  ## Update the lock files from pyproject.toml.
 	infra/lock.sh
 
 setup-run:
