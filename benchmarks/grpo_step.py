@@ -1,8 +1,12 @@
 """Benchmark of a GRPO step against a plain training loop: `python benchmarks/grpo_step.py` prints transitions per second.
 
-A transition is a sampled move with its advantage. A value table has the engine's value of each legal move of a board. The plain loop
-handles one board at a time: a forward pass, 16 sampled moves, an engine search after each move, a backward pass. It searches to depth 4, as
-in the field notes (records of failed runs), and to our tables' depth minus 1, because the move is the first ply.
+A transition is a sampled move with its advantage. A value table has the engine's value of each legal move of a board.
+
+The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
+python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
+
+The plain loop searches to depth 4, as the field notes' runs did (tests/field_notes), and to our tables' depth minus 1, because the move is
+the first ply.
 """
 
 import os
@@ -146,7 +150,7 @@ def main() -> None:
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
             for name, speeds_of_way in (
                 ("ours, tables at hand", speed),
-                # A transition also takes 1/G of a table's time.
+                # A move takes 1/G of a table's time.
                 ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
                 (
                     "plain loop, network alone",

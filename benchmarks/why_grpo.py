@@ -1,9 +1,6 @@
-"""Experiment "why GRPO": trains the starts of finished runs with other losses on the same states, and prints one table.
+"""Trains finished runs' starts (pretrained policies) with other losses: `why_grpo.py RUN... --results FILE` prints a table.
 
-`python benchmarks/why_grpo.py RUN... --results FILE` makes the rows that FILE lacks. The runs differ only in the seed.
-
-Every method has the run's start (pretrained policy), optimizer, schedules and states: boards of the dataset, and the self-play rounds in
-the run's checkpoints. The exact gradient has GRPO's entropy and KL terms; cross-entropy has neither.
+FILE keeps the rows. All methods share optimizer, schedules and states: dataset boards and the checkpoints' self-play rounds.
 """
 
 import argparse
@@ -49,7 +46,7 @@ from steps.track.find import find_run
 
 
 class AllMoves(NetworkProblem):
-    """Weights every legal move by its probability instead of sampling moves, so the policy term has the exact gradient."""
+    """Weights every legal move by its probability, which gives the policy term's exact gradient."""
 
     def rollout(self, policy: NetworkPolicy, states: States, knobs: Knobs, step: int) -> Batch[States]:
         sampler = Sampler(policy=policy, temperature=knobs.temperature, seed=0, step=step, max_states=MAX_STATES_PER_FORWARD)
@@ -69,7 +66,7 @@ class AllMoves(NetworkProblem):
 
 
 class CrossEntropy(AllMoves):
-    """Puts softmax(value / tau + power * ln start) in the reference's place: KL(reference || policy) is the only term of the loss."""
+    """The loss is KL(target || policy) alone; the target, softmax(value / tau + power * ln start), takes the reference's place."""
 
     def __init__(self, *args: Any, tau: float, power: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -96,13 +93,12 @@ GRPO: Final = "GRPO, G = 16"
 METHODS: Final[dict[str, Any]] = {
     GRPO: (NetworkProblem, Control, {}),
     "exact gradient over all moves": (AllMoves, Control, {}),
-    # Mean entropies of the targets: 1.9, 0.9 and 2.8 nats.
     **{f"cross-entropy to softmax(value / {tau})": (partial(CrossEntropy, tau=tau), OnlyTargets, {}) for tau in (0.03, 0.01, 0.1)},
-    # What maximizes value + 0.025 * entropy - 0.03 * KL to the start. Runs' entropy coefficients end near 0.025.
+    # Maximizes value + 0.025 * entropy - 0.03 * KL(policy || start), the coefficients at the end of a default run.
     "cross-entropy to start^0.55 * softmax(value / 0.055)": (partial(CrossEntropy, tau=0.055, power=0.55), OnlyTargets, {}),
     **{f"GRPO, G = {size}": (NetworkProblem, Control, {"group_size": size}) for size in (4, 8, 64)},
 }
-"""Name -> problem, control, changed settings. Methods with changed settings play no games."""
+"""Name -> problem, control, changed settings; with changed settings, regret only."""
 
 
 class Experiment:
@@ -137,7 +133,6 @@ class Experiment:
         return joined([self._dataset.states(step), own])
 
     def measured(self, name: str) -> dict[str, Any]:
-        """Return CPU seconds of the training, each held-out board's regrets, and gains in Elo."""
         policy, facts = (self._start, {}) if name == START else self._trained(*METHODS[name])
         scores = heldout_scores(policy, self._heldout)
         facts |= {"best": scores.regret_best.tolist(), "sampled": scores.regret_sampled.tolist()}
@@ -172,7 +167,7 @@ def plays(name: str) -> bool:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield one line per method: means over seeds, with intervals over boards or games and between seeds; regrets also minus GRPO's."""
+    """The second regret is the difference from GRPO; the second interval is between seeds."""
     yield "| method | seeds | CPU time | regret of best moves | of sampled moves | own start | ladder gain |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     grpo = {row["run"]: row for row in rows if row["method"] == GRPO}
@@ -197,11 +192,11 @@ def text(runs: Sequence[Estimate], unit: Unit) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", help="ids of finished runs")
-    parser.add_argument("--results", type=Path, required=True, help="JSON lines of the rows so far")
-    parser.add_argument("--steps", type=int, default=100, help="training steps of each method")
-    parser.add_argument("--pairs", type=int, default=150, help="pairs of games against the start")
-    parser.add_argument("--rung-pairs", type=int, default=100, help="pairs of games against each of the run's two rungs")
+    parser.add_argument("runs", nargs="+", help="ids")
+    parser.add_argument("--results", type=Path, required=True, help="JSON lines")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=150, help="against the start")
+    parser.add_argument("--rung-pairs", type=int, default=100, help="against each rung")
     given = parser.parse_args()
     experiment = cache(partial(Experiment, num_steps=given.steps, num_pairs=given.pairs, num_rung_pairs=given.rung_pairs))
     rows = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
