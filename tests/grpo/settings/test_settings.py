@@ -127,3 +127,16 @@ def test_names_that_are_not_declared_are_refused_before_a_record_is_written() ->
     refuse_undeclared(Record(3, {"grpo/loss": 0.5, "grpo/entropy/opening": 1.0}))
     with pytest.raises(ValueError, match=r"not declared in grpo/metrics/table.py: grpo/entropi, grpo/los, recovery_startd$"):
         refuse_undeclared(Record(3, {"grpo/los": 0.5, "grpo/loss": 0.5, "grpo/entropi": 1.0}, (Event("recovery_startd", ""),)))
+
+
+@pytest.mark.parametrize("name", ["language", "language-gpu"])
+def test_a_language_run_is_judged_by_enough_games_and_by_weak_opponents(name: str) -> None:
+    settings = read_settings(name)
+    assert settings.selection.num_confirmation_pairs >= 150
+    assert settings.evaluation.ladder_fractions[:3] == (1.0, 0.95, 0.9)
+    assert settings.language.legal_moves
+
+
+def test_the_model_of_a_gpu_has_25_to_124_million_weights() -> None:
+    language = read_settings("language-gpu").language
+    assert 25e6 <= 12 * language.small_num_layers * language.small_width**2 <= 124e6

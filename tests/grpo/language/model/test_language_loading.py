@@ -41,6 +41,15 @@ def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Pa
     assert not list(tmp_path.rglob("*.pt"))
 
 
+def test_a_copy_has_weights_of_its_own_and_the_usual_precision() -> None:
+    policy = load_model(SMALL, seed=1, device=CPU).at_precision(torch.bfloat16)
+    copied = policy.copied()
+    assert copied.precision == torch.float32
+    with torch.no_grad():
+        copied.network.transformer.wte.weight += 1
+    assert weights_hash(copied) != weights_hash(policy)
+
+
 def test_other_tokens_than_this_codes_are_refused(tmp_path: Path) -> None:
     load_model(SMALL, seed=1, device=CPU).save(tmp_path)
     (tmp_path / CHESS_TOKENS).write_text(json.dumps(json.loads((tmp_path / CHESS_TOKENS).read_text())[::-1]))
