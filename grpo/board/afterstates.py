@@ -33,7 +33,6 @@ KING_LINES: Final = torch.tensor(
 _KING_REACH: Final = torch.tensor([signed(chess.BB_KING_ATTACKS[s]) for s in range(64)])
 _RANK_6: Final = signed(chess.BB_RANK_6)
 _LIGHT: Final = signed(chess.BB_LIGHT_SQUARES)
-RANK_SHIFTS: Final = torch.arange(8) * 8
 # [256, 8]: whether a set of a rank's squares (8 bits) has each file.
 IN_RANK: Final = ((torch.arange(256)[:, None] >> torch.arange(8)) & 1).bool()
 # [12 planes x 256 sets of a rank's squares]: the plane's part of the rank's codes, one byte per square.
@@ -145,14 +144,14 @@ def attacks(sets: Sets) -> tuple[Tensor, Tensor]:
         torch.cat([shifts(both[kind], steps, sign) for sign in (1, -1)]) for kind, steps in ((_KNIGHT, KNIGHT), (_KING, LINES))
     )
     bishops, rooks = ((lines[pair, 0], crossed[pair, 0]) for pair in (1, 0))
-    (seen, twice), *others = overlap(pawns), overlap(knights), bishops, rooks, overlap(lines[:, 1], crossed[:, 1])
+    queens = overlap(lines[:, 1], crossed[:, 1])
+    seen, twice = overlap(pawns)
     lowest = [seen]
-    for attacked, several in (*others, (union(kings), None)):
+    for attacked, several in (overlap(knights), bishops, rooks, queens, overlap(kings)):
         again = attacked & seen
-        lowest.append(attacked ^ again)
         twice |= again
-        if several is not None:
-            twice |= several
+        twice |= several
+        lowest.append(attacked ^ again)
         seen = seen | attacked
     return torch.stack(lowest), twice
 
@@ -171,7 +170,7 @@ def _code_planes(sets: list[Tensor], num_planes: int) -> list[Tensor]:
 
 
 def _codes(planes: Tensor) -> Tensor:
-    """Return codes [3, N, 8] from planes [12, N]. An int64 holds a rank's codes, one byte per square."""
+    """Return codes [3, N, 8] from planes [12, N]. An int64 holds a rank's codes, one byte per square, the a-file lowest."""
     rows = planes.view(torch.uint8).int() + _PLANE_ROWS.to(planes.device)
     return _RANK_CODES.to(planes.device).index_select(0, rows.flatten()).view(3, 4, -1, 8).sum(1)
 

@@ -17,7 +17,6 @@ from grpo.board.afterstates import (
     BIT,
     IN_RANK,
     KING_LINES,
-    RANK_SHIFTS,
     RIGHT_ENDS,
     Sets,
     moved,
@@ -146,8 +145,8 @@ def positions_after(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     before = encodings_BE[rows]
     sets, touched, is_zeroing = moved(sets_of(encodings_BE), rows, ids)
     planes = torch.cat([sets.them, sets.us])
-    ranks = (planes[:, :, None] >> RANK_SHIFTS.to(device)) & 255
-    is_on = IN_RANK.to(device).index_select(0, ranks.flip(2).flatten()).view(12, -1, 64)  # The opponent sees the ranks from behind.
+    ranks = planes.view(torch.uint8).view(12, -1, 8).flip(2)  # The opponent sees the ranks from behind.
+    is_on = IN_RANK.to(device).index_select(0, ranks.flatten().int()).view(12, -1, 64)
     codes = torch.arange(1, 13, device=device, dtype=torch.uint8)
     after = torch.zeros_like(before)
     after[:, :64] = (is_on * codes[:, None, None]).sum(0, dtype=torch.uint8)
