@@ -154,8 +154,7 @@ def test_every_setting_that_a_page_names_with_its_section_is_one_and_so_is_every
 
 
 FOREIGN = {
-    *("ApiKeyId", "ECSJobRoleForBatchJobs", "MetaflowDataStoreS3Url", "MetaflowUserRole", "VPCId", "metaflow-cfn-template.yml"),
-    *("m7i.xlarge", "g6.xlarge", "statusReason", "HF_TOKEN", "python_function", "requirements.txt"),
+    *("ROLLBACK_COMPLETE", "m7i.xlarge", "g6.xlarge", "statusReason", "logStreamName", "HF_TOKEN", "python_function", "requirements.txt"),
     *("num_generations", "per_device_train_batch_size", "epsilon_high"),
     *("champion.sh", "config.yml", "config.yml.default", "chess_grpo.changed.FIELD"),
 }

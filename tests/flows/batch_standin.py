@@ -101,9 +101,9 @@ class StandIn:
         return boto3.session.Session(**keys).client(service, endpoint_url=self.image["AWS_ENDPOINT_URL"])
 
     def network(self) -> dict[str, str]:
-        """Return the network of the account, by the names that docs/aws.md gives to its parts."""
+        """Return the network of the account as outputs of Metaflow's stack."""
         first, second, *_ = self.client("ec2").describe_subnets()["Subnets"]
-        return {"VPC": first["VpcId"], "SUBNET1": first["SubnetId"], "SUBNET2": second["SubnetId"]}
+        return {"VPCId": first["VpcId"], "Subnet1Id": first["SubnetId"], "Subnet2Id": second["SubnetId"]}
 
     def keys(self, prefix: str) -> list[str]:
         pages = self.client("s3").get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)

@@ -1,13 +1,12 @@
 """The commands of docs/aws.md, in an account of moto: from the queues to a policy, with a machine that is lost on the way."""
 
 import itertools
-import json
 import re
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -25,27 +24,23 @@ PAGE = "aws.md"
 CANARY = "canary-d1b54a32d192ed03"
 SHARED = "metaflow/chess-grpo"
 NOT_RUN = (
-    "aws ecr get-login-password | docker login",
-    "docker build",
-    "docker compose",
-    *(
-        f"aws {words}"
-        for words in ("cloudformation deploy --stack-name metaflow", "cloudformation describe-stacks", "apigateway get-api-key")
-    ),
+    *("aws ecr get-login-password | docker login", "docker build", "docker compose"),
+    *("curl ", "aws cloudformation deploy --stack-name metaflow", "out() {"),
+    "aws service-quotas request-service-quota-increase",
+    *('  "METAFLOW_DEFAULT_METADATA"', '  "METAFLOW_SERVICE_'),
 )
-"""First words of the commands that need docker or Metaflow's stack. The test runs all other commands of the page."""
+"""First words of lines that need docker, Metaflow's stack or service, or what moto lacks. The test runs all other commands of the page."""
 PUSH = "docker push $REGISTRY/chess-grpo:"
 PUT = (
     "aws ecr put-image --repository-name chess-grpo --image-manifest"
     """ '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}' --image-tag """
 )
-HAS_NOT = ("METAFLOW_DEFAULT_METADATA", "METAFLOW_SERVICE_URL", "METAFLOW_SERVICE_INTERNAL_URL", "METAFLOW_SERVICE_AUTH_KEY")
-"""Keys of the page's configuration for Metaflow's service, which the stand-in lacks."""
 OUTPUTS = {
-    "<MetaflowDataStoreS3Url>": f"s3://{BUCKET}/metaflow",
-    "<MetaflowDataToolsS3Url>": f"s3://{BUCKET}/metaflow/data",
-    "<ECSJobRoleForBatchJobs>": f"arn:aws:iam::{ACCOUNT}:role/role",
+    "MetaflowDataStoreS3Url": f"s3://{BUCKET}/metaflow",
+    "MetaflowDataToolsS3Url": f"s3://{BUCKET}/metaflow/data",
+    "ECSJobRoleForBatchJobs": f"arn:aws:iam::{ACCOUNT}:role/role",
 }
+CONFIGURATION = "~/.metaflowconfig"
 
 
 def test_the_tables_of_the_page_are_those_of_the_code() -> None:
@@ -59,8 +54,11 @@ def test_at_a_board_a_second_a_million_seconds_are_278_hours_and_dollars(monkeyp
     assert (one[2], sixteen[2], dollars[2]) == ("277.8 h", "17.4 h", "277.78")
 
 
-def script(tracking: str) -> str:
-    """Return the page's commands as one script for a folder that is not the checkout, with settings of a tiny run."""
+def script(tracking: str, outputs: Mapping[str, str]) -> str:
+    """Return the page's commands as one script for a folder that is not the checkout, with settings of a tiny run.
+
+    `outputs`: of Metaflow's stack, which the page's function `out` would ask for.
+    """
     lines = re.sub(r"\\\n\s*", "", "".join(blocks(PAGE, "bash"))).splitlines()
     assert all(any(line.startswith(start) for line in lines) for start in NOT_RUN)
     text = "\n".join(line for line in lines if not line.startswith(NOT_RUN))
@@ -69,6 +67,7 @@ def script(tracking: str) -> str:
         ".venv/bin/": f"{sys.prefix}/bin/",
         "infra/": f"{ROOT}/infra/",
         "git ": f"git -C {ROOT} ",
+        CONFIGURATION: "$METAFLOW_HOME",
         "https://mlflow.example.org": tracking,
         '"smoke"': f'"{TEST}"',
         "flows/chess_grpo.py run": f"flows/chess_grpo.py --config-value settings 'preset = \"{TEST}\"' run",
@@ -77,7 +76,14 @@ def script(tracking: str) -> str:
     for on_the_page, instead in here.items():
         assert on_the_page in text
         text = text.replace(on_the_page, instead)
-    return f"set -eux -o pipefail\n{text}\n"
+    cases = "".join(f"{name}) echo {value};; " for name, value in outputs.items())
+    return f"set -eux -o pipefail\nout() {{ case $1 in {cases}esac; }}\n{text}\n"
+
+
+def restored() -> str:
+    """Return the page's command that sets its variables in a new shell."""
+    [command] = re.findall(rf"`(source {CONFIGURATION}/\S+)`", (DOCS / PAGE).read_text())
+    return str(command).replace(CONFIGURATION, "$METAFLOW_HOME")
 
 
 @pytest.fixture(scope="module")
@@ -110,24 +116,23 @@ def launched(tmp_path_factory: pytest.TempPathFactory, stockfish: str, cli: Path
     folder = tmp_path_factory.mktemp("batch")
     for name in ("mlflow", "cwd"):
         (folder / name).mkdir()
-    config, secret = blocks(PAGE, "json")
+    [secret] = blocks(PAGE, "json")
     secrets = dict.fromkeys(("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY"), CANARY)
     printed, given = folder / "cwd" / "printed.log", folder / "cwd" / "secret.json"
-    given.write_text(secret.replace("...", CANARY))
+    given.write_text(secret.replace("...", CANARY))  # The page deletes it.
     with batch_standin(folder / "standin") as standin, ToggledServer(folder / "mlflow", host="0.0.0.0") as tracking:
-        configured = {name: OUTPUTS[value] for name, value in json.loads(config).items() if name not in HAS_NOT}
-        (standin.folder / "config.json").write_text(json.dumps(configured))
-        environment = standin.environment | secrets | standin.network() | {"BUCKET": BUCKET, "ROLE": "role"}
+        standin.client("iam").create_user(UserName="launcher")
+        environment = standin.environment | secrets | {"LAUNCHER": "launcher"}
         environment["PATH"] += f":{cli}"
         # Another name of this machine than those that `run --with batch` refuses.
-        command = ["bash", "-c", script(tracking.address.replace("127.0.0.1", "127.0.0.2"))]
+        address = tracking.address.replace("127.0.0.1", "127.0.0.2")
+        command = ["bash", "-c", script(address, OUTPUTS | standin.network())]
         is_lost = False
         with printed.open("wb") as output:
             process = subprocess.Popen(command, cwd=printed.parent, env=environment, stdout=output, stderr=subprocess.STDOUT)
             while process.poll() is None:
                 is_lost = is_lost or lose_finetune(standin)
                 time.sleep(0.2)
-        given.unlink()
         assert process.returncode == 0, printed.read_text()[-4000:]
         assert is_lost, "finetune ended before its machine could be lost"
         standin.environment |= environment
@@ -157,6 +162,16 @@ def test_every_step_is_a_job_and_the_lost_one_goes_on_from_its_progress(launched
 
 
 @pytest.mark.prove
+def test_the_command_of_the_page_shows_a_tasks_log_from_another_shell(launched: StandIn) -> None:
+    [logs] = re.findall(r"`\.venv/bin/python flows/chess_grpo\.py (.* logs) RUN/STEP`", (DOCS / PAGE).read_text())
+    cwd = launched.folder.parent / "cwd"
+    run, *_ = re.findall(r"run-id (\d+)", (cwd / "printed.log").read_text())
+    text = f"set -eu\n{restored()}\n{sys.executable} {FLOW} {logs} {run}/finetune"
+    done = subprocess.run(["bash", "-c", text], cwd=cwd, env=launched.environment, capture_output=True, text=True, check=False)
+    assert "resuming from step" in done.stdout + done.stderr, done.stderr[-3000:]
+
+
+@pytest.mark.prove
 def test_a_job_has_its_own_variables_and_the_archive_and_nothing_of_the_launcher(launched: StandIn) -> None:
     assert {job.variables["CHESS_GRPO_STORE"] for job in launched.jobs} == {f"s3://{BUCKET}/{SHARED}"}
     # The tasks' code is in the folder of their job, and not in the checkout.
@@ -178,9 +193,10 @@ def test_a_secret_of_the_launcher_is_found_nowhere(launched: StandIn) -> None:
 def test_the_teardown_leaves_nothing_that_the_page_made(launched: StandIn) -> None:
     """Runs last, because it deletes what the tests above read."""
     launched.client("logs").create_log_group(logGroupName="/aws/batch/job")
-    [teardown] = (block for block in blocks(PAGE, "sh") if "delete-stack" in block)
+    teardown = "".join(block for block in blocks(PAGE, "sh") if "delete-stack" in block)
     text = "".join(line for line in teardown.splitlines(keepends=True) if "--stack-name metaflow" not in line)
-    done = subprocess.run(["bash", "-c", f"set -eux\n{text}"], env=launched.environment, capture_output=True, text=True, check=False)
+    text = f"set -eux\n{restored()}\n{text.replace(CONFIGURATION, '$METAFLOW_HOME')}"
+    done = subprocess.run(["bash", "-c", text], env=launched.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert launched.client("batch").describe_job_queues()["jobQueues"] == []
     assert launched.client("batch").describe_compute_environments()["computeEnvironments"] == []
@@ -190,3 +206,5 @@ def test_the_teardown_leaves_nothing_that_the_page_made(launched: StandIn) -> No
     assert launched.client("s3").list_buckets()["Buckets"] == []
     assert [role["RoleName"] for role in launched.client("iam").list_roles()["Roles"]] == ["role"]
     assert launched.client("iam").list_role_policies(RoleName="role")["PolicyNames"] == []
+    assert launched.client("iam").list_user_policies(UserName="launcher")["PolicyNames"] == []
+    assert list(launched.folder.glob("*.json")) == []

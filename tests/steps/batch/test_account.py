@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from steps.batch.account import account_checks
 from steps.batch.before_launch import prepare
 from steps.batch.destination import DestinationError
 
+LAUNCHER = Path(__file__).parents[3] / "infra" / "launcher.json"
 RUN = ["run", "--with", "batch"]
 USER = "launcher"
 REGISTRY = "123456789012.dkr.ecr.eu-central-1.amazonaws.com"
@@ -151,6 +153,29 @@ def test_a_bucket_that_may_not_be_listed_written_and_deleted_in_fails(rights: tu
         [bucket] = [check for check in account_checks(ENVIRONMENT, "batch") if check.what == "batch bucket"]
     assert not bucket.is_fine
     assert re.search(f"AccessDenied.*{lacking}", bucket.detail)
+
+
+@pytest.mark.usefixtures("account")
+def test_the_policy_of_launchers_has_every_right_that_the_checks_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    import boto3
+    from botocore.client import BaseClient
+    from moto.servicequotas.models import ServiceQuotasBackend
+
+    text = LAUNCHER.read_text().replace("BUCKET", "bucket").replace("ROLE", "role")
+    boto3.client("iam").put_user_policy(UserName=USER, PolicyName="own", PolicyDocument=text)
+    monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", lambda *_, **__: {"Value": 4.0})
+    asked, call = set(), BaseClient._make_api_call
+
+    def record(client: Any, operation: str, given: dict[str, Any]) -> Any:
+        asked.add(f"{client.meta.service_model.signing_name}:{operation}".replace("ListObjectsV2", "ListBucket"))
+        return call(client, operation, given)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    checks = account_checks({**ENVIRONMENT, "CHESS_GRPO_BATCH_GPU_QUEUE": "cpus"}, "batch")
+    assert [(check.what, check.detail) for check in checks if not check.is_fine or check.is_warning] == []
+    assert len(asked) > 8
+    # GetCallerIdentity needs no right.
+    assert asked - set(re.findall(r"\w+:[A-Z]\w+", text)) == {"sts:GetCallerIdentity"}
 
 
 @pytest.mark.usefixtures("account")
