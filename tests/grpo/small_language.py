@@ -34,7 +34,7 @@ CONFIG: Final = LanguageConfig(
     environment_share=0.4,
     min_parse_rate=0.7,  # So many steps teach as much and little more.
 )
-_IMITATION: Final = PretrainConfig(num_steps=120, batch_size=8, learning_rate=5e-3, steps_per_validation=120)
+_IMITATION: Final = PretrainConfig(num_steps=240, batch_size=8, learning_rate=5e-3, steps_per_validation=240)
 SEED: Final = 7
 _WORTH: Final = {chess.PAWN: 100, chess.KNIGHT: 300, chess.BISHOP: 300, chess.ROOK: 500, chess.QUEEN: 900, chess.KING: 0}
 _SLOPE: Final = 0.003

@@ -204,7 +204,7 @@ def test_words_metrics_and_settings_of_the_project_change_no_version(before: dic
     edits: dict[str, list[tuple[str, str]]] = {
         "grpo/metrics/table.py": [
             (r"_ROWS: Final = \(", '\\g<0>("work/new", "boards", "A new one."),'),
-            (r'"Positions left out because the engine', '"Positions dropped because the engine'),
+            (r'"Left out because the engine', '"Dropped because the engine'),
         ],
         "grpo/settings/tree.py": [
             ("must be a multiple of", "has to be a multiple of"),
