@@ -13,6 +13,7 @@ from grpo.board.encoding import (
     HALFMOVE_CLOCK,
     decode,
     encode,
+    encode_fens,
     fen_of,
     key_of_fen,
     mover_fen,
@@ -49,14 +50,16 @@ def test_decoding_gives_back_the_position_and_its_fen_is_encoded_alike(
     assert any(board.ep_square is not None and not board.has_legal_en_passant() for board in boards)
     rows = encode(boards)
     assert np.array_equal(encode([chess.Board(board.fen()) for board in boards]), rows)
+    assert np.array_equal(encode_fens([fen_of(board) for board in boards]), rows)
     for board, row in zip(boards, rows, strict=True):
         assert decode(row).fen().split()[:5] == board.fen().split()[:5]
     assert np.array_equal(encode([board.mirror() for board in boards])[:, :BLACK_TO_MOVE], rows[:, :BLACK_TO_MOVE]), "seen by the mover"
 
 
 def test_the_half_move_clock_stops_at_100() -> None:
-    clocks = encode([chess.Board(f"4k3/8/8/8/8/8/8/R3K3 w - - {clock} 90") for clock in (0, 99, 100, 101, 5_000)])[:, HALFMOVE_CLOCK]
-    assert clocks.tolist() == [0, 99, 100, 100, 100]
+    fens = [f"4k3/8/8/8/8/8/8/R3K3 w - - {clock} 90" for clock in (0, 99, 100, 101, 5_000)]
+    for rows in (encode([chess.Board(fen) for fen in fens]), encode_fens(fens)):
+        assert rows[:, HALFMOVE_CLOCK].tolist() == [0, 99, 100, 100, 100]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,9 @@ def test_the_half_move_clock_stops_at_100() -> None:
     ],
 )
 def test_castling_rights_count_only_with_king_and_rook_at_home(fen: str, rights: list[int]) -> None:
-    assert encode([chess.Board(fen)])[0, CASTLING].tolist() == rights
+    board = chess.Board(fen)
+    for rows in (encode([board]), encode_fens([fen_of(board)])):
+        assert rows[0, CASTLING].tolist() == rights
 
 
 @pytest.mark.parametrize(
