@@ -6,9 +6,10 @@ import chess
 import numpy as np
 import pytest
 from made_language import TERMINAL_FENS, language_table, made_up_rows
+from made_tables import board_at, game_row, positions_of, tables
 
 from grpo.dataset.table import Split, board_table
-from grpo.language.text.examples import EnvironmentExample, LanguageBoards, move_example
+from grpo.language.text.examples import EnvironmentExample, ImitationBoards, LanguageBoards, move_example
 from grpo.language.text.tasks import TextTask
 from grpo.settings.language import LanguageConfig
 
@@ -107,3 +108,30 @@ def test_boards_are_of_one_split_and_an_empty_one_is_refused() -> None:
     assert heldout.example(0, TextTask.MOVE, rng=np.random.default_rng(0)).fen == TERMINAL_FENS[0]
     with pytest.raises(ValueError, match="no boards in its validation split"):
         LanguageBoards(table, Split.VALIDATION, CONFIG)
+
+
+MOVES = "d2d4 d7d5 c2c4 e7e6 b1c3 g8f6"
+
+
+def imitation_boards(**changes: object) -> ImitationBoards:
+    heldout = board_at(MOVES, 2, game_id="other", split=Split.HELDOUT)
+    boards, games = tables([board_at(MOVES, 4), heldout], [game_row(MOVES)])
+    return ImitationBoards(boards, games, LanguageConfig.model_validate({"environment_share": 0.0, **changes}), max_positions=5)
+
+
+def test_a_best_move_alone_is_also_imitated_from_the_games_and_never_on_a_board_of_another_split() -> None:
+    rng = np.random.default_rng(0)
+    examples = [example for _ in range(20) for example in imitation_boards(lists_moves=False).draw(rng, 5)]
+    moves = MOVES.split()
+    played = {f"P: {board.fen()}    B:": f" {move}" for board, move in zip(positions_of(MOVES), moves, strict=True)}
+    del played[f"P: {positions_of(MOVES)[2].fen()}    B:"]
+    assert {example.prompt: example.target for example in examples} == played
+    assert all(example.read(example.target).is_readable for example in examples)
+    shared = imitation_boards(lists_moves=False, environment_share=0.4)
+    assert [example.task for example in shared.draw(rng, 5)].count(TextTask.ENVIRONMENT) == 2
+
+
+def test_listed_moves_need_values_which_only_boards_have() -> None:
+    [example] = imitation_boards(lists_moves=True).draw(np.random.default_rng(0), 1)
+    assert example.fen == positions_of(MOVES)[4].fen()
+    assert "    E: " in example.target
