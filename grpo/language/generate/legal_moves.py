@@ -58,7 +58,8 @@ def move_masks(policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence
     `choices` are moves (UCI) for each prompt's mask; None is all legal moves. A mask is None without `language.legal_moves`, and for the
     environment task.
     """
-    keys = [*zip(prompts, choices or [None] * len(prompts), strict=True)]
+    given: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
+    keys = [*zip(prompts, given, strict=True)]
     masks: dict[Hashable, MoveMask | None] = {}
     for prompt, moves in dict.fromkeys(keys):
         position = read_move_prompt(prompt) if policy.config.legal_moves else None

@@ -138,9 +138,11 @@ def test_a_policy_without_legal_moves_and_an_environment_prompt_have_no_mask() -
     assert any(not answer.text.startswith(" a2a") for answer in answers)
 
 
-def test_a_tokens_log_probability_is_the_one_it_was_sampled_with() -> None:
+@pytest.mark.parametrize("formats", [(True, False), (False,)])
+def test_a_tokens_log_probability_is_the_one_it_was_sampled_with(formats: tuple[bool, ...]) -> None:
+    """Of a best move alone, the end is certain, and is not read."""
     policy = small()
-    prompts = [move_prompt(fen, lists_moves=lists_moves) for fen in FENS for lists_moves in (True, False)]
+    prompts = [move_prompt(fen, lists_moves=lists_moves) for fen in FENS for lists_moves in formats]
     streams = [numpy_stream(0, number) for number in range(len(prompts))]
     answers = sampled_answers(policy, prompts, temperature=0.7, streams=streams)
     ids = [answer.token_ids for answer in answers]
