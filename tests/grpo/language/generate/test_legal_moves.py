@@ -140,7 +140,7 @@ def test_a_policy_without_legal_moves_and_an_environment_prompt_have_no_mask() -
 
 @pytest.mark.parametrize("formats", [(True, False), (False,)])
 def test_a_tokens_log_probability_is_the_one_it_was_sampled_with(formats: tuple[bool, ...]) -> None:
-    """Of a best move alone, the end is certain, and is not read."""
+    """The end of a best move alone is certain, and is not read."""
     policy = small()
     prompts = [move_prompt(fen, lists_moves=lists_moves) for fen in FENS for lists_moves in formats]
     streams = [numpy_stream(0, number) for number in range(len(prompts))]
