@@ -12,11 +12,11 @@ from grpo.base.files import MANIFEST, read_json
 from grpo.board.phases import PHASES
 from grpo.dataset.reports import Boards
 from grpo.diagnosis.findings import Diagnosis
-from grpo.match.accuracy import MOVE_QUALITY
 from grpo.match.ladder import BaselineReport, LadderReport, Placement
 from grpo.match.matches import MatchReport
 from grpo.match.selection import Selection
 from grpo.match.strength import strength_in_words
+from grpo.metrics.shared import MOVE_QUALITY
 from grpo.policy.files import policy_facts
 from grpo.settings.names import compared_settings, flattened
 from grpo.statistics.intervals import Estimate, Unit, regret_interval

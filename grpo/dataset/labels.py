@@ -1,5 +1,7 @@
 """Labels: positions with the move to imitate. A position's key ignores colors and clocks (`encoding.position_key`)."""
 
+from collections.abc import Iterator
+
 import chess
 import numpy as np
 import pyarrow as pa
@@ -12,21 +14,36 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return all training boards, then further positions of training games, up to `max_positions` in total.
+    """Return all training boards, which are never cut, then `further_positions`, up to `max_positions` in total."""
+    of_boards = board_arrays(boards, split=Split.TRAIN)
+    positions: list[chess.Board] = []
+    ids: list[list[int]] = []
+    columns: list[int] = []
+    for board, legal, played in further_positions(boards, games, count=max_positions - len(of_boards)):
+        positions.append(board.copy(stack=False))
+        ids.append(legal)
+        columns.append(legal.index(played))
+    board_ids = [row[is_legal].tolist() for row, is_legal in zip(of_boards.action_ids, of_boards.is_legal, strict=True)]
+    action_ids, is_legal = legal_columns(board_ids + ids)
+    return LabelArrays(
+        encodings=np.concatenate([of_boards.encodings, encode(positions)]),
+        action_ids=action_ids,
+        is_legal=is_legal,
+        played=np.concatenate([of_boards.played, np.array(columns, dtype=np.int64)]),
+    )
 
-    - Training boards are never cut.
-    - Further positions have the lowest hashes of their keys, whatever the order of `games`. They are not boards of any split.
-    - Further positions with a single legal move are left out afterwards, because they teach nothing.
+
+def further_positions(boards: pa.Table, games: pa.Table, *, count: int) -> Iterator[tuple[chess.Board, list[int], int]]:
+    """Yield up to `count` positions of training games: board (it changes afterwards), ids of all legal moves, id of the move played.
+
+    - The positions have the lowest hashes of their keys, whatever the order of `games`. They are not boards of any split.
+    - Positions with a single legal move are left out afterwards, because they teach nothing.
     - A position of several games has the first game's move.
 
     The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`. Raises ValueError for an illegal move.
     """
-    of_boards = board_arrays(boards, split=Split.TRAIN)
     games = games.filter(pc.equal(games["split"], Split.TRAIN.value))
-    plies_of_game = _chosen_plies(games, known=set(boards["key"].to_pylist()), count=max(0, max_positions - len(of_boards)))
-    positions: list[chess.Board] = []
-    ids: list[list[int]] = []
-    columns: list[int] = []
+    plies_of_game = _chosen_plies(games, known=set(boards["key"].to_pylist()), count=max(0, count))
     rows = zip(games["game_id"].to_pylist(), games["start_fen"].to_pylist(), games["moves"].to_pylist(), strict=True)
     for number, (game_id, start_fen, moves) in enumerate(rows):
         board = chess.Board(start_fen)
@@ -39,18 +56,8 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
                 if played not in legal:
                     raise ValueError(f"game {game_id}: {move} at ply {ply} is not legal in {board.fen()}; make the boards again")
                 if len(legal) > 1:
-                    positions.append(board.copy(stack=False))
-                    ids.append(legal)
-                    columns.append(legal.index(played))
+                    yield board, legal, played
             board.push(move)
-    board_ids = [row[is_legal].tolist() for row, is_legal in zip(of_boards.action_ids, of_boards.is_legal, strict=True)]
-    action_ids, is_legal = legal_columns(board_ids + ids)
-    return LabelArrays(
-        encodings=np.concatenate([of_boards.encodings, encode(positions)]),
-        action_ids=action_ids,
-        is_legal=is_legal,
-        played=np.concatenate([of_boards.played, np.array(columns, dtype=np.int64)]),
-    )
 
 
 def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:

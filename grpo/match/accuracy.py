@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grpo.engine.move_values import LICHESS_SLOPE, centipawns_of
+from grpo.metrics.shared import MOVE_QUALITY
 
-MOVE_QUALITY: Final = ("heldout/acpl", "heldout/accuracy", "heldout/blunders")
 _LIMIT: Final = 1_000.0  # Centipawns, also of a mate. Lichess judges moves that lose or allow a mate more strictly.
 _BLUNDER: Final = 0.3  # Drop of the winning chances, in [-1, 1].
 

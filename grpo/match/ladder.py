@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
-
 from grpo.base.documents import Document
 from grpo.engine.pool import EnginePool
 from grpo.match.matches import MatchReport, MatchResult, whole_match
 from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
-from grpo.statistics.ratings import Matrix, Rating, Vector, fit_ratings, rate_against, rating_difference
 
-if TYPE_CHECKING:  # `players` imports torch, which is slow.
+if TYPE_CHECKING:  # Commands that read reports start without torch and NumPy.
+    import numpy as np
+
     from grpo.match.players import Player
+    from grpo.statistics.ratings import Matrix, Rating, Vector
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Outside these scores, a few games change the rating by a hundred Elo."""
@@ -46,7 +46,7 @@ class Rung(Document):
         engine = f"Stockfish at {self.nodes:,} node{'' if self.nodes == 1 else 's'}"
         return engine + (f" with {100 * self.random_share:g} % random moves" if self.random_share else "")
 
-    def player(self, pool: EnginePool, rng: np.random.Generator) -> "Player":
+    def player(self, pool: EnginePool, rng: "np.random.Generator") -> "Player":
         from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
 
         if self.random_share == 1:
@@ -80,7 +80,9 @@ class Ladder(Document):
     covariance: tuple[tuple[float, ...], ...]  # [rungs, rungs] of the ratings' errors, Elo squared.
 
     @classmethod
-    def of(cls, rungs: Sequence[Rung], ratings: Vector, covariance: Matrix) -> "Ladder":
+    def of(cls, rungs: Sequence[Rung], ratings: "Vector", covariance: "Matrix") -> "Ladder":
+        import numpy as np
+
         def elo(rung: int, above: int) -> Estimate:
             weights = np.zeros(len(rungs))
             weights[rung] += 1
@@ -93,23 +95,27 @@ class Ladder(Document):
         return cls(rungs=tuple(rated), covariance=covariance.tolist())
 
     @property
-    def ratings(self) -> Vector:
-        """[rungs], Elo above the first rung."""
-        return np.array([rung.rating.value for rung in self.rungs])
+    def ratings(self) -> tuple[float, ...]:
+        """Elo above the first rung."""
+        return tuple(rung.rating.value for rung in self.rungs)
 
     def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
         """Return the standard error, in Elo, of the weighted sum of these rungs' ratings."""
+        import numpy as np
+
         all_weights = np.zeros(len(self.rungs))
         all_weights[list(rungs)] = weights
         return _standard_error(all_weights, np.array(self.covariance))
 
 
-def _standard_error(weights: Vector, covariance: Matrix) -> float:
+def _standard_error(weights: "Vector", covariance: "Matrix") -> float:
     return math.sqrt(max(0.0, float(weights @ covariance @ weights)))
 
 
 def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> Ladder:
     """`pair_scores`: (index of a rung, index of its opponent) -> the rung's pair scores."""
+    from grpo.statistics.ratings import fit_ratings
+
     return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
@@ -207,7 +213,7 @@ class PlacedGames:
 
 
 def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
-    return RungMatch(rung=ladder.rungs[games.rung].name, rung_rating=float(ladder.ratings[games.rung]), match=games.result.report())
+    return RungMatch(rung=ladder.rungs[games.rung].name, rung_rating=ladder.ratings[games.rung], match=games.result.report())
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
@@ -240,7 +246,7 @@ def place_on_ladder(
     by_rating = _by_rating(ladder)
     probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
     mean_rating = sum(_rating(ladder, games).elo for games in probes) / len(probes)
-    nearest = sorted(by_rating, key=lambda index: abs(float(ladder.ratings[index]) - mean_rating))[:2]
+    nearest = sorted(by_rating, key=lambda index: abs(ladder.ratings[index] - mean_rating))[:2]
     rungs = sorted(nearest, key=by_rating.index)  # The weaker rung first.
     unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
     played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
@@ -264,10 +270,12 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
     Both come from one call of `place_on_ladder`. The interval is valid after either part, and includes the errors of the rungs' ratings,
     which nearly cancel.
     """
+    from grpo.statistics.ratings import rating_difference
+
     rungs = [games.rung for games in first.games]
     assert rungs == [games.rung for games in second.games], "the players were placed against different rungs"
     scores = [[games.result.pair_scores(adjudicated=adjudicated) for games in player.games] for player in (first, second)]
-    rating = rating_difference([float(ladder.ratings[rung]) for rung in rungs], *scores)
+    rating = rating_difference([ladder.ratings[rung] for rung in rungs], *scores)
     return normal_interval(rating.elo, math.hypot(rating.standard_error, ladder.standard_error(rungs, rating.weights)), z=first.z)
 
 
@@ -285,8 +293,10 @@ def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pa
     return probes
 
 
-def _rating(ladder: Ladder, games: Sequence[RungGames]) -> Rating:
-    return rate_against([float(ladder.ratings[met.rung]) for met in games], [met.result.pair_scores() for met in games])
+def _rating(ladder: Ladder, games: Sequence[RungGames]) -> "Rating":
+    from grpo.statistics.ratings import rate_against
+
+    return rate_against([ladder.ratings[met.rung] for met in games], [met.result.pair_scores() for met in games])
 
 
 def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
@@ -302,4 +312,4 @@ def _reach(ladder: Ladder, games: Sequence[RungGames]) -> Reach:
 
 def _by_rating(ladder: Ladder) -> list[int]:
     """Return indices, lowest rating first. Fitted ratings can be in another order than the rungs."""
-    return [int(index) for index in np.argsort(ladder.ratings, kind="stable")]
+    return sorted(range(len(ladder.rungs)), key=ladder.ratings.__getitem__)

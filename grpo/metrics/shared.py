@@ -17,6 +17,9 @@ TERM_PRODUCTS: Final = (*((term, term) for term in TERMS), *TERM_PAIRS)
 
 PRETRAINED_STEP: Final = 0
 
+MOVE_QUALITY: Final = ("heldout/acpl", "heldout/accuracy", "heldout/blunders")
+"""Metrics that `grpo.match.accuracy` computes."""
+
 BUDGET_SPENT, ENTROPY_CRITICAL = "budget_spent", "entropy_critical"
 """Reasons why training ended."""
 

@@ -102,7 +102,7 @@ class PretrainConfig(Section):
     """Imitation before GRPO: of the moves played, or of answers made from move values for a language model."""
 
     max_positions: Count = 150_000
-    """Maximum positions that a network imitates."""
+    """Maximum positions that a network, or a language model without `lists_moves`, imitates."""
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3

@@ -8,11 +8,11 @@ from grpo.language.generate.answers import refuse_too_long
 from grpo.language.learn.imitation import imitate
 from grpo.language.learn.parse_rate_gate import ParseRate, gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.policy import load_model
-from grpo.language.text.examples import LanguageBoards
+from grpo.language.text.examples import ImitationBoards, LanguageBoards
 from grpo.metrics.records import Record
 from grpo.policy.policy import weights_hash
 from grpo.settings.kinds import LANGUAGE
-from steps.common.dataset import read_boards
+from steps.common.dataset import read_boards, read_game_table
 from steps.language.answers import shown_examples, write_answers
 from steps.names import REPORT
 from steps.run.outside import unread_by_pretrain
@@ -42,7 +42,9 @@ def body(work: Work) -> None:
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
     # Settings that imitation does not read get their defaults: the saved policy must not depend on them.
     config, num_steps = settings.language.model_copy(update=unread_by_pretrain(LANGUAGE)), settings.pretrain.num_steps
-    train, validation = (LanguageBoards(table, split, config) for split in (Split.TRAIN, Split.VALIDATION))
+    games = read_game_table(work.inputs["join_boards"])
+    train = ImitationBoards(table, games, config, max_positions=settings.pretrain.max_positions)
+    validation = LanguageBoards(table, Split.VALIDATION, config)
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
     refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))

@@ -14,10 +14,9 @@ from markupsafe import Markup
 
 from grpo.board.phases import PHASES
 from grpo.diagnosis.findings import Finding
-from grpo.match.accuracy import MOVE_QUALITY
 from grpo.match.matches import UNDECIDED, End
 from grpo.match.selection import Selection
-from grpo.metrics.shared import PRETRAINED_STEP
+from grpo.metrics.shared import MOVE_QUALITY, PRETRAINED_STEP
 from grpo.metrics.table import TASKS
 from grpo.settings.language import SMALL
 from grpo.settings.names import MAIN, flattened

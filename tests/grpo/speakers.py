@@ -24,14 +24,21 @@ class ScriptedSpeaker:
         self.asked: list[tuple[float | None, int]] = []
         """Temperature (None for best answers) and number of prompts of each call."""
 
-    def greedy(self, prompts: Sequence[str]) -> list[str]:
+    def greedy(self, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None) -> list[str]:
         self.asked.append((None, len(prompts)))
         return [self._answer(_fen(prompt), None) for prompt in prompts]
 
     def unmasked(self, prompts: Sequence[str]) -> list[str]:
         return [self._answer(_fen(prompt), None) for prompt in prompts]
 
-    def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
+    def sampled(
+        self,
+        prompts: Sequence[str],
+        choices: Sequence[tuple[str, ...]] | None = None,
+        *,
+        temperature: float,
+        streams: Sequence[np.random.Generator],
+    ) -> list[str]:
         """Return answers that take one number each from their streams."""
         assert len({id(stream) for stream in streams}) == len(prompts), "each prompt has a stream of its own"
         self.asked.append((temperature, len(prompts)))

@@ -29,19 +29,28 @@ class GeneratedAnswer:
     mask: MoveMask | None = field(compare=False, repr=False)
 
 
-def greedy_answers(policy: LanguagePolicy, prompts: Sequence[str]) -> list[GeneratedAnswer]:
+def greedy_answers(
+    policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None
+) -> list[GeneratedAnswer]:
     """Raises the errors of `sampled_answers`."""
-    return sampled_answers(policy, prompts, temperature=1.0, streams=None)
+    return sampled_answers(policy, prompts, choices, temperature=1.0, streams=None)
 
 
 def sampled_answers(
-    policy: LanguagePolicy, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator] | None
+    policy: LanguagePolicy,
+    prompts: Sequence[str],
+    choices: Sequence[tuple[str, ...]] | None = None,
+    *,
+    temperature: float,
+    streams: Sequence[np.random.Generator] | None,
 ) -> list[GeneratedAnswer]:
     """Return one answer per prompt: sampled at a temperature above 0, or greedy if `streams` (one per prompt) is None.
 
+    `choices`: see `move_masks`.
+
     Raises NonFiniteError if a logit is NaN or infinite, TooLongError if a prompt and its answer may exceed the model's context.
     """
-    ids, masks = policy.tokens(prompts), move_masks(policy, prompts)
+    ids, masks = policy.tokens(prompts), move_masks(policy, prompts, choices)
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
     # Sorting saves padding, and puts equal prompts side by side.

@@ -7,7 +7,7 @@ Prompt and tokens written so far determine a mask, so sampling, scoring and play
 - Section B: one legal move, then the end token.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import chess
@@ -24,8 +24,9 @@ _FREE: Final = None
 class MoveMask:
     """The mask of the answers to one prompt: states, of which each answer's tokens lead to the next."""
 
-    def __init__(self, policy: LanguagePolicy, fen: str, *, lists_moves: bool) -> None:
-        moves = policy.tokens(f" {move.uci()}" for move in chess.Board(fen).legal_moves)
+    def __init__(self, policy: LanguagePolicy, named: Sequence[str], *, lists_moves: bool) -> None:
+        """`named` are the moves (UCI) that an answer can name."""
+        moves = policy.tokens(f" {move}" for move in named)
         label, self._label_best = policy.tokens((LABEL_EVALUATIONS, LABEL_BEST))
         end: State = {policy.end_id: {}}
         self._best = _trie((move, end) for move in moves)
@@ -51,13 +52,23 @@ class MoveMask:
         return states
 
 
-def move_masks(policy: LanguagePolicy, prompts: Sequence[str]) -> list[MoveMask | None]:
-    """Return each prompt's mask; equal prompts share one. None without `language.legal_moves`, and for the environment task."""
-    masks: dict[str, MoveMask | None] = {}
-    for prompt in dict.fromkeys(prompts):
+def move_masks(policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None) -> list[MoveMask | None]:
+    """Return each prompt's mask; equal prompts with equal choices share one.
+
+    `choices` are moves (UCI) for each prompt's mask; None is all legal moves. A mask is None without `language.legal_moves`, and for the
+    environment task.
+    """
+    given: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
+    keys = [*zip(prompts, given, strict=True)]
+    masks: dict[Hashable, MoveMask | None] = {}
+    for prompt, moves in dict.fromkeys(keys):
         position = read_move_prompt(prompt) if policy.config.legal_moves else None
-        masks[prompt] = None if position is None else MoveMask(policy, position[0], lists_moves=position[1])
-    return [masks[prompt] for prompt in prompts]
+        if position is None:
+            masks[prompt, moves] = None
+        else:
+            legal = [move.uci() for move in chess.Board(position[0]).legal_moves] if moves is None else moves
+            masks[prompt, moves] = MoveMask(policy, legal, lists_moves=position[1])
+    return [masks[key] for key in keys]
 
 
 def token_choices(states: Sequence[State], policy: LanguagePolicy) -> TokenChoices | None:

@@ -10,6 +10,7 @@ import chess
 import numpy as np
 
 from grpo.base.seeding import numpy_stream
+from grpo.board.draws import repeating_moves
 from grpo.board.encoding import fen_of
 from grpo.language.generate.answers import greedy_answers, sampled_answers
 from grpo.language.model.policy import LanguagePolicy
@@ -30,19 +31,37 @@ class AnswerGenerator:
         self.policy = policy.with_legal_moves(config.legal_moves)
         self.config = config.model_copy(update={"lists_moves": policy.config.lists_moves})
 
-    def greedy(self, prompts: Sequence[str]) -> list[str]:
-        return [answer.text for answer in greedy_answers(self.policy, prompts)]
+    def greedy(self, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None) -> list[str]:
+        return [answer.text for answer in greedy_answers(self.policy, prompts, choices)]
 
     def unmasked(self, prompts: Sequence[str]) -> list[str]:
         """Return greedy answers from the distribution over all tokens."""
         return [answer.text for answer in greedy_answers(self.policy.with_legal_moves(False), prompts)]
 
-    def sampled(self, prompts: Sequence[str], *, temperature: float, streams: Sequence[np.random.Generator]) -> list[str]:
-        return [answer.text for answer in sampled_answers(self.policy, prompts, temperature=temperature, streams=streams)]
+    def sampled(
+        self,
+        prompts: Sequence[str],
+        choices: Sequence[tuple[str, ...]] | None = None,
+        *,
+        temperature: float,
+        streams: Sequence[np.random.Generator],
+    ) -> list[str]:
+        return [answer.text for answer in sampled_answers(self.policy, prompts, choices, temperature=temperature, streams=streams)]
 
 
 def board_prompts(boards: Sequence[chess.Board], config: LanguageConfig) -> list[str]:
     return [move_prompt(fen_of(board), lists_moves=config.lists_moves) for board in boards]
+
+
+def choices_in_game(board: chess.Board, allowed: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Return the legal moves (UCI) that repeat no position of the move stack, or all legal moves if each repeats one.
+
+    A prompt has no history, so without this rule greedy answers repeat until the game is drawn. If `allowed` (UCI) is not empty, other
+    moves are left out.
+    """
+    moves = [move for move in board.legal_moves if not allowed or move.uci() in allowed]
+    repeating = set(repeating_moves(board))
+    return tuple(move.uci() for move in [move for move in moves if move not in repeating] or moves)
 
 
 def named_move(
@@ -73,15 +92,16 @@ def moves_with_retries(
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     config = generator.config
-    prompts = board_prompts(boards, config)
+    prompts, choices = board_prompts(boards, config), [choices_in_game(board, allowed) for board in boards]
     rows = list(range(len(boards)))
     for attempt in range(config.max_questions):
-        asked = [prompts[row] for row in rows]
+        asked, asked_choices = [prompts[row] for row in rows], [choices[row] for row in rows]
         attempt_temperature = temperature if attempt == 0 else _RETRY_TEMPERATURE
         if attempt_temperature is None:
-            answers = generator.greedy(asked)
+            answers = generator.greedy(asked, asked_choices)
         else:
-            answers = generator.sampled(asked, temperature=attempt_temperature, streams=[streams[row] for row in rows])
+            own_streams = [streams[row] for row in rows]
+            answers = generator.sampled(asked, asked_choices, temperature=attempt_temperature, streams=own_streams)
         for row, answer in zip(rows, answers, strict=True):
             move, parsed = named_move(boards[row], answer, config, allowed=allowed)
             counts = ReplyCounts(

@@ -83,15 +83,23 @@ class AnswerBatch:
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
-        """Return the logits that predict `tokens`, [K, V] float32."""
-        output = policy.forward(self.prompt_ids, self.prompt_mask, num_last=1, use_cache=True)
+        """Return the logits that predict `tokens`, [K, V] float32; 0 at the end, if all further tokens are certain.
+
+        The model reads the answers up to the last token with a choice.
+        """
+        num_read = max(
+            index for states in self.states for index, state in enumerate(states) if state is None or len(state) > 1 or not index
+        )
+        output = policy.forward(self.prompt_ids, self.prompt_mask, num_last=1, use_cache=num_read > 0)
         logits = [output.logits[:, -1:][self.prompt_of]]
-        if num_read := self.targets.shape[1] - 1:  # Nothing follows an answer's last token.
+        if num_read:
             cache = output.past_key_values
             cache.batch_select_indices(self.prompt_of)
-            read, is_read = self.targets[:, :-1].clamp(min=0), self.is_token[:, :-1].to(self.prompt_mask.dtype)
+            read, is_read = self.targets[:, :num_read].clamp(min=0), self.is_token[:, :num_read].to(self.prompt_mask.dtype)
             mask = torch.cat([self.prompt_mask[self.prompt_of], is_read], dim=1)
             logits.append(policy.forward(read, mask, num_last=num_read, use_cache=True, past_key_values=cache).logits[:, -num_read:])
+        num_certain = self.targets.shape[1] - 1 - num_read
+        logits.append(logits[0].new_zeros(len(self), num_certain, logits[0].shape[-1]))
         return torch.cat(logits, dim=1)[self.is_token].float()
 
     def distribution(self, policy: LanguagePolicy, *, temperature: float) -> MoveDistribution:

@@ -1,6 +1,6 @@
 """The built-in model `small`: a small GPT-2, which begins with random weights and needs no download.
 
-A token's features are its square, its piece, and whether it is the first or second square of a move (`from`, `to`).
+Features of a piece's token are piece and square, features of a move's token are the squares that it leaves and reaches.
 """
 
 import re
@@ -21,7 +21,7 @@ _SPREAD: Final = 0.6
 _NUM_HEADS: Final = 4
 _MAX_TOKENS: Final = 256  # Context: prompt and answer together.
 _FEATURE_SIZE: Final = 26.0  # A feature's vector has the length _FEATURE_SIZE / sqrt(width).
-_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in a move's token; 1 in a FEN's token.
+_MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in a move's token.
 _GAIN: Final = 4.0  # Factor of the initial logits.
 
 
@@ -46,8 +46,9 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         torch.manual_seed(named_seed(seed, "language model"))
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
-        # Larger logits sharpen distributions: an answer of 70 tokens allows hardly any wrong token.
-        model.transformer.ln_f.weight.data *= _GAIN
+        if config.lists_moves:
+            # Larger logits sharpen distributions: an answer of 70 tokens allows hardly any wrong token.
+            model.transformer.ln_f.weight.data *= _GAIN
     return model
 
 
@@ -70,11 +71,12 @@ def _parts(token: str) -> Iterator[tuple[str, float]]:
     """Yield a token's features with the weights of their vectors.
 
     >>> list(_parts("n@f3"))
-    [('f3', 1.0), ('n', 1.0)]
-    >>> list(_parts(" e2"))
-    [('e2', 0.1), ('from', 1.0)]
+    [('n', 1.0), ('f3', 1.0)]
+    >>> list(_parts(" e2e4"))
+    [('from e2', 0.1), ('to e4', 0.1)]
     """
-    match = re.fullmatch(r"(?:(?P<piece>.)@| |)(?P<square>[a-h][1-8])[nbrq]?", token)
-    if match is not None:
-        yield match["square"], 1.0 if match["piece"] else _MOVE_WEIGHT
-        yield match["piece"] or ("from" if token.startswith(" ") else "to"), 1.0
+    if match := re.fullmatch(r"(.)@([a-h][1-8])", token):
+        yield from ((feature, 1.0) for feature in match.groups())
+    elif match := re.fullmatch(r" ?([a-h][1-8])([a-h][1-8])[nbrq]?", token):
+        yield f"from {match[1]}", _MOVE_WEIGHT
+        yield f"to {match[2]}", _MOVE_WEIGHT

@@ -1,7 +1,7 @@
 """Examples of both text tasks (`grpo.language.text.tasks`) from the dataset: prompts with target answers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grpo.board.actions import ACTION_UCI
+from grpo.board.actions import ACTION_UCI, ID_OF_UCI
 from grpo.board.draws import drawing_moves
+from grpo.board.encoding import fen_of
+from grpo.dataset.labels import further_positions
 from grpo.dataset.table import Split
 from grpo.language.text.tasks import (
     NUM_MOVES,
@@ -59,6 +61,19 @@ class MoveExample(Example):
 
     def read(self, text: str) -> MoveAnswer:
         return read_move_answer(text, num_legal=len(self.moves), lists_moves=self.lists_moves)
+
+
+class PlayedExample(Example):
+    """A position with the move played, to imitate: it has no values."""
+
+    task = TextTask.MOVE
+
+    @classmethod
+    def of(cls, fen: str, move: str) -> "PlayedExample":
+        return cls(prompt=move_prompt(fen, lists_moves=False), target=f" {move}", fen=fen)
+
+    def read(self, text: str) -> MoveAnswer:
+        return read_move_answer(text, lists_moves=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +154,9 @@ class LanguageBoards:
         return int(self._table.num_rows)
 
     def example(self, index: int, task: TextTask, *, rng: np.random.Generator) -> Example:
-        """Return an example of the board with this index. Environment examples are random.
+        """Return a random example of the board with this index.
+
+        Move examples exchange the colors of half the boards: a model learns each color on its own. Environment examples:
 
         - Half use a move that ends the game, if the board has one.
         - The others use a random legal move. Half of them first play 1 to `num_history_moves - 1` random moves, as a history for the
@@ -148,7 +165,8 @@ class LanguageBoards:
         """
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
-            return move_example(row, lists_moves=self._config.lists_moves)
+            fen, moves = _of_random_color(row["fen"], row["moves"], rng)
+            return move_example({**row, "fen": fen, "moves": moves}, lists_moves=self._config.lists_moves)
         board = chess.Board(row["fen"])
         moves = _ending_moves(board, row) if rng.random() < 0.5 else []
         num_history_moves = self._config.num_history_moves
@@ -168,6 +186,42 @@ class LanguageBoards:
         tasks = rng.permutation([TextTask.ENVIRONMENT] * num_environment + [TextTask.MOVE] * (count - num_environment))
         indices = rng.choice(len(self), size=count, replace=count > len(self))
         return [self.example(int(index), TextTask(str(task)), rng=rng) for index, task in zip(indices, tasks, strict=True)]
+
+
+class ImitationBoards(LanguageBoards):
+    """Training boards. If an answer is the best move alone, examples come also from positions of training games, with the move played."""
+
+    def __init__(self, boards: pa.Table, games: pa.Table, config: LanguageConfig, *, max_positions: int) -> None:
+        """`max_positions` limits boards and positions of games together; boards are never cut.
+
+        The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`. Raises ValueError without training boards.
+        """
+        super().__init__(boards, Split.TRAIN, config)
+        self._played: list[tuple[str, str]] = []  # FEN and move (UCI).
+        if not config.lists_moves:
+            train = boards.filter(pc.equal(boards["split"], Split.TRAIN.value))
+            self._played += zip(train["fen"].to_pylist(), train["label"].to_pylist(), strict=True)
+            further = further_positions(boards, games, count=max_positions - len(self._played))
+            self._played += ((fen_of(board), ACTION_UCI[board.turn][played]) for board, _, played in further)
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
+        examples = super().draw(rng, count)
+        if not self._played:
+            return examples
+        rows = rng.choice(len(self._played), size=count, replace=count > len(self._played))
+        played = [_of_random_color(fen, [move], rng) for fen, move in (self._played[row] for row in rows)]
+        return [
+            PlayedExample.of(fen, move) if example.task == TextTask.MOVE else example
+            for example, (fen, [move]) in zip(examples, played, strict=True)
+        ]
+
+
+def _of_random_color(fen: str, moves: Sequence[str], rng: np.random.Generator) -> tuple[str, list[str]]:
+    """Return a position and moves (UCI), with colors exchanged half of the time."""
+    if rng.random() < 0.5:
+        return fen, list(moves)
+    board = chess.Board(fen)
+    return fen_of(board.mirror()), [ACTION_UCI[not board.turn][ID_OF_UCI[board.turn][move]] for move in moves]
 
 
 def _ending_moves(board: chess.Board, row: Mapping[str, Any]) -> list[str]:

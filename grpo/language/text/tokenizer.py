@@ -1,4 +1,4 @@
-"""Chess tokenizer of the built-in small model: one token for each piece with its square, two for a move, few for a number.
+"""Chess tokenizer of the built-in small model: one token for each piece with its square, one for a move, few for a number.
 
 Text without a token of its own is encoded as bytes. Decoding restores every valid Unicode text.
 """
@@ -13,6 +13,7 @@ import chess
 from transformers import PreTrainedTokenizer
 
 from grpo.base.files import write_json
+from grpo.board.actions import ACTION_UCI
 
 CHESS_TOKENS: Final = "chess_tokens.json"  # Vocabulary, saved beside the model's weights.
 END: Final = "<|end|>"
@@ -23,16 +24,13 @@ _NUM_HALF_MOVES: Final = 151  # Values 0 to 150 of the half-move clock; at 150 t
 _NUM_MOVES: Final = 400  # Move numbers below this have a token.
 _LARGE_PAWNS: Final = (990, 999)  # Whole pawns of large evaluations: 990 is the limit without a mate, 999.xx is a mate.
 _SQUARE: Final = "[a-h][1-8]"
-_MOVE_END: Final = r"(?![^ +])"  # After a move comes a blank, `+` or the end of the text.
 _PARTS: Final = re.compile(
     "|".join(
         (
             rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",  # Squares of a FEN.
             r"[PA]: ",  # Beginning of a prompt.
             r"    [MEB]:",  # Label of a section.
-            rf"(?:(?<![^+])| ){_SQUARE}(?={_SQUARE}[nbrq]?{_MOVE_END})",  # A move's first square.
-            rf"(?<=[ +]{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # A move's second square, with promotion.
-            rf"(?<=\A{_SQUARE}){_SQUARE}[nbrq]?{_MOVE_END}",  # The second square of a move at the beginning of the text.
+            rf"(?:(?<![^+])| ){_SQUARE}{_SQUARE}[nbrq]?(?![^ +])",  # A move; after it comes a blank, `+` or the end of the text.
             r" [wb](?= )",  # Side to move.
             r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",  # Castling rights, with "-" for no en passant.
             r" [a-h][36](?= )",  # En-passant square.
@@ -134,8 +132,9 @@ def _vocabulary() -> Iterator[str]:
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
     # Castling rights and the "-" of no en-passant square are one token (" KQkq -").
     yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
-    yield from (f"{gap}{square}" for gap in (" ", "") for square in _SQUARES)
-    yield from (f"{square}{piece}" for square in _SQUARES if square[1] in "18" for piece in "nbrq")
+    yield from (f" {square}" for square in _SQUARES if square[1] in "36")
+    moves = sorted({move for moves in ACTION_UCI.values() for move in moves})
+    yield from (f"{gap}{move}" for gap in (" ", "") for move in moves)
     # Clocks, evaluations and flags share no tokens, so a token shows its kind.
     yield from (f" {number} " for number in range(_NUM_HALF_MOVES))
     yield from (str(number) for number in range(_NUM_MOVES))

@@ -1,19 +1,16 @@
 """The dataset of positions: arrays whose columns belong together, and what is imitated, none twice and none from another split."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import chess
 import numpy as np
-import pyarrow as pa
 import pytest
 from made_language import made_up_rows
+from made_tables import board_at, game_row, positions_of, tables
 
 from grpo.board.actions import action_move, legal_action_ids
 from grpo.board.encoding import decode, position_key
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.labels import label_arrays
-from grpo.dataset.table import GAME_SCHEMA, LabelArrays, Split, board_arrays, board_table
+from grpo.dataset.table import LabelArrays, Split, board_arrays, board_table
 
 FENS = {
     Split.TRAIN: [
@@ -58,38 +55,6 @@ def test_ids_values_and_legality_of_a_board_stand_in_the_same_columns(split: Spl
 
 MOVES = "e2e4 e7e5 g1f3 b8c6 f1b5 a7a6 b5a4 g8f6 e1g1 f8e7"
 OTHER_MOVES = "e2e4 e7e5 g1f3 b8c6 f1c4 f8c5"
-
-
-def positions_of(moves: str) -> list[chess.Board]:
-    board, found = chess.Board(), []
-    for move in moves.split():
-        found.append(board.copy(stack=False))
-        board.push_uci(move)
-    return found
-
-
-def game_row(moves: str, *, game_id: str = "g", split: Split = Split.TRAIN, label_plies: Sequence[int] | None = None) -> dict[str, Any]:
-    return {
-        "game_id": game_id,
-        "source": "engine",
-        "offset": 0,
-        "split": split.value,
-        "start_fen": chess.STARTING_FEN,
-        "num_plies": len(moves.split()),
-        "result": "*",
-        "moves": moves.split(),
-        "keys": [position_key(board) for board in positions_of(moves)],
-        "label_plies": list(range(len(moves.split()))) if label_plies is None else label_plies,
-    }
-
-
-def board_at(moves: str, ply: int, *, game_id: str = "g", split: Split = Split.TRAIN) -> dict[str, Any]:
-    [row] = made_up_rows([positions_of(moves)[ply]], split=split)
-    return row | {"label": moves.split()[ply], "game_id": game_id, "ply": ply}
-
-
-def tables(boards: Sequence[dict[str, Any]], games: Sequence[dict[str, Any]]) -> tuple[pa.Table, pa.Table]:
-    return board_table(boards), pa.Table.from_pylist(list(games), schema=GAME_SCHEMA)
 
 
 def imitated(arrays: LabelArrays) -> dict[str, str]:

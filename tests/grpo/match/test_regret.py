@@ -10,8 +10,8 @@ from doubles import CPU, TINY, fake_arrays, some_boards, written_probabilities
 
 from grpo.board.phases import PHASES
 from grpo.match import regret
-from grpo.match.accuracy import MOVE_QUALITY
 from grpo.match.regret import heldout_metrics, heldout_scores, move_probabilities
+from grpo.metrics.shared import MOVE_QUALITY
 from grpo.policy.policy import new_policy
 from grpo.viewer.decisions import notable_decisions
 

@@ -117,5 +117,5 @@ def test_a_language_model_has_the_same_interface(tmp_path: Path, monkeypatch: py
     model, fens = PolicyModel(), pd.DataFrame([chess.STARTING_FEN, MATED])
     model.load_context(SimpleNamespace(artifacts={"policy": tmp_path}))
     assert list(model.predict(None, fens).columns) == ["moves", "probabilities"]
-    monkeypatch.setattr(AnswerGenerator, "greedy", lambda self, prompts: [naming("e2e4")] * len(prompts))
+    monkeypatch.setattr(AnswerGenerator, "greedy", lambda self, prompts, choices: [naming("e2e4")] * len(prompts))
     assert model.predict(None, fens)["moves"].tolist() == [["e2e4"], []]

@@ -72,7 +72,7 @@ def test_the_baseline_leaves_regret_both_matches_and_a_place_on_the_ladder(input
         assert match.score.num_pairs == match.num_openings == SETTINGS.evaluation.num_baseline_pairs
         assert match.adjudicated is not None
     place, ladder = report.ladder, read_ladder(inputs["calibrate"])
-    rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings.tolist(), strict=True)}
+    rungs = {rung.name: rating for rung, rating in zip(ladder.rungs, ladder.ratings, strict=True)}
     assert [part.rung_rating for part in place.games] == [rungs[part.rung] for part in place.games]
     assert place.rating_of_all.low <= place.rating.low < place.rating.value < place.rating.high <= place.rating_of_all.high
     # A fresh policy plays like chance.

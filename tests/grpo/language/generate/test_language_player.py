@@ -4,11 +4,20 @@ from collections.abc import Callable
 
 import chess
 import pytest
+import torch
 from doubles import some_boards
 from speakers import Answer, ScriptedSpeaker, naming
 
 from grpo.base.seeding import numpy_stream
-from grpo.language.generate.player import LanguageMoveFinder, LanguagePlayer, moves_with_retries, named_move
+from grpo.language.generate.player import (
+    AnswerGenerator,
+    LanguageMoveFinder,
+    LanguagePlayer,
+    choices_in_game,
+    moves_with_retries,
+    named_move,
+)
+from grpo.language.model.policy import load_model
 from grpo.match.matches import End, play_match
 from grpo.match.players import RandomPlayer
 from grpo.match.replies import ReplyCounts
@@ -113,6 +122,34 @@ def test_who_names_no_legal_move_loses_the_game_there_with_either_color(as_white
     assert swapped.report().answers == {"second": result.report().answers["first"]}
     assert told == [1, 2], "a game that was given up is over"
     assert result.report().ends[End.FORFEIT] == 1
+
+
+def test_a_move_that_repeats_a_position_of_the_game_is_no_choice_unless_all_repeat() -> None:
+    board = chess.Board()
+    for move in ("g1f3", "g8f6", "f3g1"):
+        board.push_uci(move)
+    legal = {move.uci() for move in board.legal_moves}
+    assert set(choices_in_game(board)) == legal - {"f6g8"}
+    assert choices_in_game(board, frozenset({"f6g8"})) == ("f6g8",)
+    assert set(choices_in_game(board, frozenset({"f6g8", "a7a6"}))) == {"a7a6"}
+    assert set(choices_in_game(chess.Board(board.fen()))) == legal, "no history, no repetition"
+
+
+def test_best_answers_repeat_no_position_of_the_game() -> None:
+    config = LanguageConfig(small_width=16, small_num_layers=1, lists_moves=False, max_answer_tokens=16)
+    generator = AnswerGenerator(load_model(config, seed=0, device=torch.device("cpu")), config)
+    players = [LanguagePlayer(generator, name, temperature=None, rng=numpy_stream(0, name)) for name in ("one", "two")]
+    games = play_match(*players, OPENINGS[:2], max_plies=120).games
+    assert End.REPETITION not in {game.end for game in games}
+    assert max(len(game.moves) for game in games) > 60
+
+
+def test_searchmoves_limit_the_mask() -> None:
+    config = LanguageConfig(small_width=16, small_num_layers=1, lists_moves=False, max_answer_tokens=16, max_questions=1)
+    generator = AnswerGenerator(load_model(config, seed=0, device=torch.device("cpu")), config)
+    for move in ("a2a3", "h2h4", "b1c3"):
+        [reply] = moves_with_retries(generator, [chess.Board()], temperature=None, streams=[numpy_stream(0)], allowed=frozenset({move}))
+        assert reply.move == chess.Move.from_uci(move)
 
 
 def said(answer: Answer, *commands: str, max_questions: int = 3) -> list[str]:

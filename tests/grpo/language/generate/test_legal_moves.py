@@ -66,22 +66,21 @@ def test_rows_with_and_without_a_mask_share_a_batch() -> None:
 
 
 def test_an_answer_is_scored_over_the_legal_moves_alone() -> None:
-    """The king has two moves with one first token, so an answer is one choice between two tokens."""
+    """The king has two moves, so an answer is one choice between two tokens, and a certain end."""
     policy, reference = small(seed=0), small(seed=1)
     prompt = move_prompt(TWO_MOVES, lists_moves=False)
     [prompt_ids], [best, other] = policy.tokens([prompt]), policy.tokens([" a2a1", " a2a3"])
-    assert best[0] == other[0]
+    assert len(best) == len(other) == 1
     batch = AnswerBatch.of(policy, [prompt_ids] * 2, [[*best, policy.end_id], [*other, policy.end_id]], move_masks(policy, [prompt] * 2))
     measures = exact_measures(policy, reference, batch, temperature=1.0)
     with torch.no_grad():
-        logits = [model.network(torch.tensor([[*prompt_ids, best[0]]])).logits[0, -1] for model in (policy, reference)]
-    p, q = ([1 / (1 + math.exp(each[token] - each[best[1]])) for token in (other[1], best[1])] for each in logits)
-    p, q = ([first, 1 - first] for first, _ in (p, q))
+        logits = [model.network(torch.tensor([prompt_ids])).logits[0, -1] for model in (policy, reference)]
+    p, q = ([first, 1 - first] for first in (1 / (1 + math.exp(each[other[0]] - each[best[0]])) for each in logits))
     entropies, divergences = measures.of_answers()
     assert measures.log_probs.sum(1).tolist() == pytest.approx([math.log(each) for each in p], abs=1e-4)
     assert entropies.tolist() == pytest.approx([-sum(each * math.log(each) for each in p)] * 2, abs=1e-4)
     assert divergences.tolist() == pytest.approx([sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))] * 2, abs=1e-4)
-    assert measures.log_probs[:, [0, 2]].abs().max() == 0, "first token and end are certain"
+    assert measures.log_probs[:, 1].abs().max() == 0, "the end is certain"
 
 
 @pytest.mark.parametrize("lists_moves", [True, False])
@@ -106,7 +105,7 @@ def test_every_named_move_is_legal_whatever_the_weights(lists_moves: bool, has_b
 
 def test_after_the_label_of_section_b_one_legal_move_follows_and_the_end(tmp_path: Path) -> None:
     for policy in (small(), byte_pairs(tmp_path)):
-        mask = MoveMask(policy, TWO_MOVES, lists_moves=True)
+        mask = MoveMask(policy, ["a2a1", "a2a3"], lists_moves=True)
         start, end, illegal = (
             policy.tokens([write_move_answer(["a2a1", "a2a3"], [0.0, -1.2], best)])[0] for best in ("a2a1", "a2a3", "a2b3")
         )
@@ -119,6 +118,16 @@ def test_after_the_label_of_section_b_one_legal_move_follows_and_the_end(tmp_pat
             mask.states([*illegal, policy.end_id])
 
 
+@pytest.mark.parametrize("lists_moves", [True, False])
+def test_a_mask_of_given_choices_allows_these_moves_alone(lists_moves: bool) -> None:
+    policy, prompt = small(), move_prompt(chess.STARTING_FEN, lists_moves=lists_moves)
+    choices = [("g1f3", "e2e4"), ("a2a3",)] * 5
+    answers = sampled_answers(policy, [prompt] * 10, choices, temperature=1.0, streams=[numpy_stream(0, number) for number in range(10)])
+    first_moves = [{answer.text.split()[0] for answer in answers[index::2]} for index in range(2)]
+    assert first_moves == [{"g1f3", "e2e4"}, {"a2a3"}]
+    assert [answer.mask is answers[index % 2].mask for index, answer in enumerate(answers)] == [True] * 10
+
+
 def test_a_policy_without_legal_moves_and_an_environment_prompt_have_no_mask() -> None:
     prompts = [move_prompt(TWO_MOVES), environment_prompt(TWO_MOVES, "a2a1", ["a2a1"])]
     assert move_masks(small(legal_moves=False), prompts) == [None, None]
@@ -129,9 +138,11 @@ def test_a_policy_without_legal_moves_and_an_environment_prompt_have_no_mask() -
     assert any(not answer.text.startswith(" a2a") for answer in answers)
 
 
-def test_a_tokens_log_probability_is_the_one_it_was_sampled_with() -> None:
+@pytest.mark.parametrize("formats", [(True, False), (False,)])
+def test_a_tokens_log_probability_is_the_one_it_was_sampled_with(formats: tuple[bool, ...]) -> None:
+    """The end of a best move alone is certain, and is not read."""
     policy = small()
-    prompts = [move_prompt(fen, lists_moves=lists_moves) for fen in FENS for lists_moves in (True, False)]
+    prompts = [move_prompt(fen, lists_moves=lists_moves) for fen in FENS for lists_moves in formats]
     streams = [numpy_stream(0, number) for number in range(len(prompts))]
     answers = sampled_answers(policy, prompts, temperature=0.7, streams=streams)
     ids = [answer.token_ids for answer in answers]

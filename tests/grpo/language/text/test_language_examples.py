@@ -6,9 +6,11 @@ import chess
 import numpy as np
 import pytest
 from made_language import TERMINAL_FENS, language_table, made_up_rows
+from made_tables import board_at, game_row, positions_of, tables
 
+from grpo.board.actions import mirror_move
 from grpo.dataset.table import Split, board_table
-from grpo.language.text.examples import EnvironmentExample, LanguageBoards, move_example
+from grpo.language.text.examples import EnvironmentExample, ImitationBoards, LanguageBoards, move_example
 from grpo.language.text.tasks import TextTask
 from grpo.settings.language import LanguageConfig
 
@@ -74,11 +76,11 @@ def test_targets_of_the_environment_task_are_what_the_rules_say(boards: Language
 
 
 def test_a_history_leads_from_the_dataset_s_board_to_the_prompt_s(boards: LanguageBoards) -> None:
-    rng = np.random.default_rng(0)
+    fens = language_table(NUM_BOARDS)["fen"].to_pylist()
     examples = drawn(boards, 240)
     assert max(len(history(example)) for example in examples) == CONFIG.num_history_moves
     for index, example in enumerate(examples):
-        board = chess.Board(boards.example(index % NUM_BOARDS, TextTask.MOVE, rng=rng).fen)
+        board = chess.Board(fens[index % NUM_BOARDS])
         for move in history(example)[:-1]:
             board.push_uci(move)
         assert board.fen() == example.fen
@@ -104,6 +106,50 @@ def test_boards_are_of_one_split_and_an_empty_one_is_refused() -> None:
     )
     heldout = LanguageBoards(table, Split.HELDOUT, CONFIG)
     assert len(heldout) == 1
-    assert heldout.example(0, TextTask.MOVE, rng=np.random.default_rng(0)).fen == TERMINAL_FENS[0]
+    fen = heldout.example(0, TextTask.MOVE, rng=np.random.default_rng(0)).fen
+    assert fen in (TERMINAL_FENS[0], chess.Board(TERMINAL_FENS[0]).mirror().fen())
     with pytest.raises(ValueError, match="no boards in its validation split"):
         LanguageBoards(table, Split.VALIDATION, CONFIG)
+
+
+MOVES = "d2d4 d7d5 c2c4 e7e6 b1c3 g8f6"
+
+
+def test_half_of_the_move_examples_exchange_colors_with_all_that_belongs_to_them(boards: LanguageBoards) -> None:
+    rng = np.random.default_rng(0)
+    for index in range(len(boards)):
+        examples = [boards.example(index, TextTask.MOVE, rng=rng) for _ in range(12)]
+        first, other = sorted({example.fen: example for example in examples}.values(), key=lambda example: example.fen)
+        assert chess.Board(first.fen).mirror().fen() == other.fen
+        assert first.values == other.values
+        for example in (first, other):
+            assert sorted(example.moves) == sorted(move.uci() for move in chess.Board(example.fen).legal_moves)
+        assert [mirror_move(chess.Move.from_uci(move)).uci() for move in first.moves] == list(other.moves)
+        assert mirror_move(chess.Move.from_uci(first.read(first.target).best)).uci() == other.read(other.target).best
+
+
+def imitation_boards(**changes: object) -> ImitationBoards:
+    heldout = board_at(MOVES, 2, game_id="other", split=Split.HELDOUT)
+    boards, games = tables([board_at(MOVES, 4), heldout], [game_row(MOVES)])
+    return ImitationBoards(boards, games, LanguageConfig.model_validate({"environment_share": 0.0, **changes}), max_positions=5)
+
+
+def test_a_best_move_alone_is_also_imitated_from_the_games_and_never_on_a_board_of_another_split() -> None:
+    rng = np.random.default_rng(0)
+    examples = [example for _ in range(20) for example in imitation_boards(lists_moves=False).draw(rng, 5)]
+    moves = MOVES.split()
+    played = {board.fen(): move for board, move in zip(positions_of(MOVES), moves, strict=True)}
+    del played[positions_of(MOVES)[2].fen()]
+    exchanged = {chess.Board(fen).mirror().fen(): mirror_move(chess.Move.from_uci(move)).uci() for fen, move in played.items()}
+    assert {example.prompt: example.target for example in examples} == {
+        f"P: {fen}    B:": f" {move}" for fen, move in (played | exchanged).items()
+    }
+    assert all(example.read(example.target).is_readable for example in examples)
+    shared = imitation_boards(lists_moves=False, environment_share=0.4)
+    assert [example.task for example in shared.draw(rng, 5)].count(TextTask.ENVIRONMENT) == 2
+
+
+def test_listed_moves_need_values_which_only_boards_have() -> None:
+    [example] = imitation_boards(lists_moves=True).draw(np.random.default_rng(0), 1)
+    assert example.fen in (positions_of(MOVES)[4].fen(), positions_of(MOVES)[4].mirror().fen())
+    assert "    E: " in example.target
