@@ -115,10 +115,12 @@ def find_run(name: str, store: Store, *, has: Callable[[Run], bool] | None = Non
     ids = [run.name for run in all_runs]
     none_yet = "there is no run yet: `make run CONFIG=smoke` makes one in 3 to 7 minutes"
     newest = f"the newest runs are {', '.join(ids[:3])}" if ids else none_yet
-    fault = f"no run in {store} is far enough for this" if name == LAST else f"no run or policy in {store} is called {name!r}"
+    if name == LAST:
+        fault = f"no run in {store} is far enough for this"
+    else:
+        fault = f"no run or policy in {store} is called {name!r}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}"
     raise NotFoundError(
-        f"{fault}; {nearest(name, [LAST, *ALIASES, *ids])}give {names}; {newest}"
-        " (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
+        f"{fault}; {newest} (`chess-grpo runs` lists this store's runs; set CHESS_GRPO_HOME or CHESS_GRPO_STORE for another store)"
     )
 
 

@@ -103,6 +103,12 @@ def test_the_last_run_is_the_newest_that_has_what_is_asked(home: Machine, capsys
     assert find_policy(f"last/{PEAK_AT}", home).run == "run-2", "it has checkpoints, though no champion"
 
 
+def test_last_without_a_run_is_refused_and_not_suggested(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no run in .* is far enough for this; there is no run yet: `make run") as refusal:
+        find_run("last", Store(tmp_path, tmp_path))
+    assert "last" not in str(refusal.value).replace(str(tmp_path), "")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
