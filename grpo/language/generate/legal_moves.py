@@ -1,10 +1,11 @@
 """Masks by which answers of the move task name legal moves only.
 
-Prompt and tokens written so far determine a mask, so sampling, scoring and playing share one distribution.
+A prompt, the moves to choose from, and the tokens written so far determine a mask, so sampling, scoring and playing share one
+distribution.
 
-- Section M: legal moves; after the first also the label of section E, after the last expected one only this label.
+- Section M: moves; after the first also the label of section E, after the last expected one only this label.
 - Section E, and answers of the environment task: every token.
-- Section B: one legal move, then the end token.
+- Section B: one move, then the end token.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ class MoveMask:
 def move_masks(policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None) -> list[MoveMask | None]:
     """Return each prompt's mask; equal prompts with equal choices share one.
 
-    `choices` are moves (UCI) for each prompt's mask; None is all legal moves. A mask is None without `language.legal_moves`, and for the
+    `choices` are the moves (UCI) of each prompt, all legal ones by default. A mask is None without `language.legal_moves`, and for the
     environment task.
     """
     given: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
