@@ -44,7 +44,7 @@ prove: setup  ## Run slow tests and `soak`, hours on 2 cores; table of the fault
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'
 
 gpu-check: setup-run  ## Check a GPU: its speeds and differences from the CPU, then a run of preset gpu.
-	$(PY) benchmarks/gpu_check.py
+	$(PY) -m benchmarks.gpu_check
 	@$(MAKE) --no-print-directory run CONFIG=gpu
 
 ui: setup-run  ## Start the MLflow UI on this home's tracking store. PORT=5001

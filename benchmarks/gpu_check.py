@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 
 import torch
-from grpo_step import arrays_of, random_boards
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.grpo_step import arrays_of, random_boards
 from grpo.policy.distribution import PRECISIONS, PositionBatch
 from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import Settings, read_settings
@@ -43,7 +43,7 @@ def seconds(action: Callable[[], object], device: torch.device, repeats: int) ->
 def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns: Tensor) -> tuple[Tensor, Tensor]:
     policy.network.zero_grad()
     loss = -policy.distribution(positions, temperature=1.0).log_prob(columns.to(policy.device)).mean()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach(), torch.cat([each.grad.flatten() for each in policy.network.parameters() if each.grad is not None])
 
 

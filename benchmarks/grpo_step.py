@@ -93,7 +93,7 @@ def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callabl
         moves = [action_move(int(position.action_ids[0, column]), board.turn) for column in columns[0].tolist()]
         rewards = torch.tensor([reward(board, move) for move in moves])
         loss = -(new.log_prob(columns)[0] * (rewards - rewards.mean())).mean() - 0.015 * new.entropy()[0]
-        (loss / len(boards)).backward()
+        (loss / len(boards)).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return len(boards) * _GROUP / (time.perf_counter() - start)
 
@@ -107,7 +107,7 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
             return 1.0 if after.is_checkmate() else 0.5
         score = engine.analyse(after, chess.engine.Limit(depth=depth))["score"].pov(board.turn)
         # Slope and logistic curve as in `grpo.engine.move_values`.
-        return 1 / (1 + np.exp(-0.003 * (score.score(mate_score=10_000) or 0)))
+        return float(1 / (1 + np.exp(-0.003 * (score.score(mate_score=10_000) or 0))))
 
     return reward
 
@@ -163,10 +163,10 @@ def main() -> None:
             ):
                 speeds.setdefault(name, []).append(speeds_of_way)
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
-    for name, speeds_of_way in speeds.items():
-        line = f"  {name:38}{statistics.median(speeds_of_way):9,.0f}"
+    for name, measured in speeds.items():
+        line = f"  {name:38}{statistics.median(measured):9,.0f}"
         for kind in ("tables at hand", "tables made for one use"):
-            ratios = [mine / other for mine, other in zip(speeds[f"ours, {kind}"], speeds_of_way, strict=True)]
+            ratios = [mine / other for mine, other in zip(speeds[f"ours, {kind}"], measured, strict=True)]
             line += f"   {kind}: {statistics.median(ratios):.1f} [{min(ratios):.1f}, {max(ratios):.1f}]"
         print(line)
     parts = {part: statistics.median(share[part] for share in shares) for part in shares[0]}

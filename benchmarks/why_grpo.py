@@ -21,7 +21,7 @@ from grpo.base.seeding import numpy_stream
 from grpo.board.features import joined
 from grpo.dataset.table import Split, board_arrays
 from grpo.match.ladder import PlacedGames, RungGames, ladder_difference
-from grpo.match.players import BestMovePlayer
+from grpo.match.policy_players import BestMovePlayer
 from grpo.match.regret import heldout_scores
 from grpo.match.selection import Selection
 from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
@@ -123,7 +123,8 @@ class Experiment:
         self._start_games = self._ladder_games(self._start)
 
     def _round(self, tensors: dict[str, torch.Tensor]) -> States:
-        positions = PositionBatch(**{name: tensors[name] for name in ("encodings", "action_ids", "is_legal", "repeats")})
+        encodings, action_ids, is_legal, repeats = (tensors[name] for name in ("encodings", "action_ids", "is_legal", "repeats"))
+        positions = PositionBatch(encodings=encodings, action_ids=action_ids, is_legal=is_legal, repeats=repeats)
         return States(positions=self._start.prepared(positions), values=tensors["values"], phases=tensors["phases"])
 
     def states(self, step: int) -> States:
