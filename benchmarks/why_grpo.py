@@ -25,7 +25,7 @@ from grpo.match.policy_players import BestMovePlayer
 from grpo.match.regret import heldout_scores
 from grpo.match.selection import Selection
 from grpo.policy.checkpoints import checkpoint_folders, load_checkpoint
-from grpo.policy.distribution import MoveDistribution, PositionBatch, on_device
+from grpo.policy.distribution import MoveDistribution, on_device
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
 from grpo.statistics.halving import Screened
@@ -33,7 +33,7 @@ from grpo.statistics.intervals import Z95, Estimate, Unit, between_runs, elo_est
 from grpo.train.control import Control, Knobs
 from grpo.train.network_problem import MAX_STATES_PER_FORWARD, NetworkProblem, Sampler
 from grpo.train.objective import Batch
-from grpo.train.self_play import state_counts
+from grpo.train.self_play import restored_round, state_counts
 from grpo.train.states import DatasetStates, States, states_of_step
 from grpo.train.trainer import Trainer
 from steps.common.dataset import read_boards
@@ -115,17 +115,13 @@ class Experiment:
         num_dataset, self._num_own = state_counts(self._config.states_per_step, self._config.self_play_fraction)
         self._dataset = DatasetStates(train, states_per_step=num_dataset, seed=self._seed, prepared=self._start.prepared)
         saved = [load_checkpoint(folder, device, NetworkPolicy)[1] for folder in checkpoint_folders(finetuned / CHECKPOINTS)]
-        self._rounds = [self._round(state.tensors_of("task.")) for state in saved[: -(-num_steps // self._config.self_play_steps)]]
+        num_rounds = -(-num_steps // self._config.self_play_steps)
+        self._rounds = [restored_round(state.tensors_of("task."), self._start.prepared) for state in saved[:num_rounds]]
         openings, self._ladder = read_document(screened / REPORT, Screened).openings, read_ladder(calibrated)
         self._openings = openings[CONFIRMATION][:num_pairs], openings[LADDER][:num_rung_pairs], openings[LADDER][-num_rung_pairs:]
         placement, names = read_document(selected / REPORT, Selection).ladder, [rung.name for rung in self._ladder.rungs]
         self._rungs = [names.index(games.rung) for games in placement.games] if placement else []
         self._start_games = self._ladder_games(self._start)
-
-    def _round(self, tensors: dict[str, torch.Tensor]) -> States:
-        encodings, action_ids, is_legal, repeats = (tensors[name] for name in ("encodings", "action_ids", "is_legal", "repeats"))
-        positions = PositionBatch(encodings=encodings, action_ids=action_ids, is_legal=is_legal, repeats=repeats)
-        return States(positions=self._start.prepared(positions), values=tensors["values"], phases=tensors["phases"])
 
     def states(self, step: int) -> States:
         number, step_of_round = divmod(step, self._config.self_play_steps)

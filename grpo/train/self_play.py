@@ -37,6 +37,12 @@ _MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
+def restored_round(tensors: Mapping[str, Tensor], prepared: Callable[[PositionBatch], PositionBatch]) -> States:
+    """Return a round of a checkpoint, which stores no features: `prepared` computes them."""
+    fields: dict[str, Any] = {name: tensors[name] for name in _POSITIONS}
+    return States(positions=prepared(PositionBatch(**fields)), values=tensors["values"], phases=tensors["phases"])
+
+
 class SelfPlayError(PlainError, RuntimeError):
     """Self-play gave too few states."""
 
@@ -86,9 +92,7 @@ class SelfPlay:
         self._metrics = {}
         if tensors:
             self._round = int(tensors["round"])
-            fields: dict[str, Any] = {name: tensors[name] for name in _POSITIONS}
-            positions = self.prepared(PositionBatch(**fields))
-            self._states = States(positions=positions, values=tensors["values"], phases=tensors["phases"])
+            self._states = restored_round(tensors, self.prepared)
 
     def _play_round(self, number: int, policy: MovePolicy) -> States:
         self.say(f"self-play round {number + 1}: games for {self.config.self_play_states:,} states")
