@@ -51,8 +51,7 @@ def read_games(
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection.
 
-    Games are numbered from 0; games for which `is_mine` is False are counted, but not yielded. `filters` (`min_rating`, `time_controls`)
-    reject games by their tags.
+    `is_mine` takes a game's number, from 0, and can skip the game. `filters` (`min_rating`, `time_controls`) reject games by their tags.
     """
     number = 0
     for text in _texts(stream):
@@ -105,6 +104,7 @@ def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     An unclosed comment would swallow the games after it, so it ends before its first tag, if any. A comment is unclosed if another `{`, the
     end of the file or more than `MAX_LINE` characters come before its `}`.
     """
+    # `held`: lines of the comment; `again`: lines to read again, outside of a comment.
     again, held = deque[str](), list[str]()
     size, is_open = 0, False
     while (line := again.popleft() if again else next(lines, None)) is not None or held:
@@ -148,6 +148,8 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
+    """The first rejection counts."""
+
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
         self._headers: dict[str, str] = {}
@@ -242,7 +244,7 @@ def rating(text: str) -> int | None:
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that rejects a game, or None. An unknown rating counts as too low."""
+    """Return the first setting that rejects a game, or None. An unknown rating counts as too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
@@ -252,7 +254,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return a TimeControl tag's class; None for unknown forms, such as `*60`. A day or more is correspondence."""
+    """Return a TimeControl tag's class; None for unknown forms, such as `*60`, and `0`. A day or more is correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -261,7 +263,7 @@ def time_control(tag: str) -> TimeControl | None:
     base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0` allow no move.
+        return None  # No time.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 
