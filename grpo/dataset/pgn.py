@@ -18,13 +18,13 @@ from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
-_TAG: Final = re.compile(r'\[\w+\s+"')
+_TAG_START: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
 _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a comment or nothing.
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
-_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
+_NOT_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
 # python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
@@ -84,7 +84,7 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
     size, is_after_tag = 0, False
     for line, is_comment in _marked(_lines(stream)):
         is_blank = line.isspace()
-        if lines and not (is_comment or is_after_tag) and (is_blank or _TAG.match(line)):
+        if lines and not (is_comment or is_after_tag) and (is_blank or _TAG_START.match(line)):
             yield "".join(lines) if size <= MAX_LINE else None
             lines, size = [], 0
         if is_blank and not lines:
@@ -104,30 +104,29 @@ def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     An unclosed comment would swallow the games after it, so it ends before its first tag, if any. A comment is unclosed if another `{`, the
     end of the file or more than `MAX_LINE` characters come before its `}`.
     """
-    # `held`: lines of the comment; `again`: lines to read again, outside of a comment.
-    again, held = deque[str](), list[str]()
+    to_reread, comment = deque[str](), list[str]()
     size, is_open = 0, False
-    while (line := again.popleft() if again else next(lines, None)) is not None or held:
+    while (line := to_reread.popleft() if to_reread else next(lines, None)) is not None or comment:
         if line is not None and not is_open:
             yield line, False
             is_open = line[0] not in "[%;" and _opens_comment(line)
             continue
         brace = None
         if line is not None:
-            held.append(line)
+            comment.append(line)
             size += len(line)
             brace = _BRACE.search(line)
             if brace is None and size <= MAX_LINE:
                 continue
-        first_tag = next((index for index, text in enumerate(held) if _TAG.match(text)), len(held))
-        if brace is not None and (brace[0] == "}" or first_tag == len(held)):
-            is_open = "}" not in held[-1] or _opens_comment(held[-1].partition("}")[2])
-        elif first_tag < len(held):
-            again.extendleft(reversed(held[first_tag:]))
-            del held[first_tag:]
+        first_tag = next((index for index, text in enumerate(comment) if _TAG_START.match(text)), len(comment))
+        if brace is not None and (brace[0] == "}" or first_tag == len(comment)):
+            is_open = "}" not in comment[-1] or _opens_comment(comment[-1].partition("}")[2])
+        elif first_tag < len(comment):
+            to_reread.extendleft(reversed(comment[first_tag:]))
+            del comment[first_tag:]
             is_open = False
-        yield from ((text, True) for text in held)
-        held, size = [], 0
+        yield from ((text, True) for text in comment)
+        comment, size = [], 0
 
 
 def _opens_comment(text: str) -> bool:
@@ -201,7 +200,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def game(self, text: str) -> Game | Rejection:
         if self._rejection:
             return self._rejection
-        if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
+        if self._moves and (foreign := _FOREIGN_MOVE.search(_NOT_MOVES.sub("", text))):
             return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]} is not English notation")
         if not self._moves:
             return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))

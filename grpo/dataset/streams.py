@@ -122,10 +122,10 @@ def _addresses(pattern: str) -> list[str]:
     try:
         refuse_secret(pattern)
         with _plain_errors(pattern):
-            is_named, matches = _matches(pattern)
+            is_one_file, matches = _matches(pattern)
     except ValueError as error:  # A secret, or an unknown scheme.
         raise SourceError(str(error)) from None
-    if is_named and _kind(matches[0]) is None:
+    if is_one_file and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")
     usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
     if not usable:
@@ -140,13 +140,13 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
     filesystem, path = _filesystem(pattern)
     try:
         # Unlike `find` and `glob`, `info` raises for an unreadable file.
-        is_named = filesystem.info(path)["type"] != "directory"  # Also true for a pipe; `_files_of` refuses pipes.
-        matches = [path] if is_named else filesystem.find(path)
+        is_one_file = filesystem.info(path)["type"] != "directory"  # Also true for a pipe; `_files_of` refuses pipes.
+        matches = [path] if is_one_file else filesystem.find(path)
     except FileNotFoundError:
-        is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
+        is_one_file, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
     if "://" in pattern:
-        return is_named, [f"{pattern.partition('://')[0]}://{match}" for match in matches]
-    return is_named, [os.path.normpath(match) for match in matches]
+        return is_one_file, [f"{pattern.partition('://')[0]}://{match}" for match in matches]
+    return is_one_file, [os.path.normpath(match) for match in matches]
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
