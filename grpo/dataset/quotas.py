@@ -124,7 +124,7 @@ class Quota:
             num_needed = min(self._config.max_per_game_and_phase, self.missing[split, phase])
             if not num_needed or not candidates:
                 continue
-            # Lazy, because a position that is not needed must not count as seen.
+            # Lazy, because `_position` marks each position as seen.
             positions = (self._position(game, candidates[choice], split, phase) for choice in rng.permutation(len(candidates)))
             chosen = list(islice(filter(None, positions), num_needed))
             self.missing[split, phase] -= len(chosen)

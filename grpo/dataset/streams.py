@@ -75,7 +75,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as decompressed bytes. Raises SourceError, also in the `with` block, for errors of reading."""
+    """Open a file as decompressed bytes. Raises SourceError, also for an OSError in the `with` block."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri

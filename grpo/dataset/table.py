@@ -67,7 +67,7 @@ BOARD_SCHEMA: Final = pa.schema(
 
 - `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
-- `centipawns`, `mate_in`: the engine's score of each move, or null; `mate_in` (moves) is negative if the side to move is mated
+- `centipawns`, `mate_in`: the engine's score of each move, or null; `mate_in` is negative if the side to move is mated
 - `strong_values`: values of a deeper search; null except for held-out boards, which are never trained
 - `limit`: depths of the search
 """
