@@ -117,7 +117,7 @@ class EvaluationConfig(Section):
     """The ladder's rungs are Stockfish opponents of rising strength, whose games against each other give their ratings."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
-    """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
+    """Search depth of held-out boards, in plies. A search deeper than `boards.depth` does not repeat the reward's noise in regret."""
     num_baseline_pairs: Count = 40
     """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node."""
     opening_book: str = ""
@@ -257,7 +257,7 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Raises ConfigError with one line per bad key."""
+    """`given` overrides `base`. Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
