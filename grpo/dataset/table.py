@@ -67,7 +67,7 @@ BOARD_SCHEMA: Final = pa.schema(
 
 - `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
-- `centipawns`, `mate_in`: the engine's score of each move, or null; `mate_in` is negative if the side to move is mated
+- `centipawns`, `mate_in`: the engine's score of each move; one of the two is null; `mate_in` is negative if the mover is mated
 - `strong_values`: values of a deeper search; null except for held-out boards, which are never trained
 - `limit`: depths of the search
 """
@@ -136,7 +136,7 @@ class BoardArrays(LabelArrays):
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return a split's boards (at least one) with their `values`, or with `strong_values` (held-out split only)."""
+    """Return a split's boards (at least one) with their `values`, or `strong_values` (held-out split only)."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()
