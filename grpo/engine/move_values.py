@@ -22,9 +22,9 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
-LICHESS_SLOPE: Final = 0.00368208
+LICHESS_SLOPE: Final = 0.00368208  # Per centipawn.
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
-HASH_MIB: Final = 1  # A small hash is cheap to clear.
+HASH_MIB: Final = 1  # A small hash (cache of positions) is cheap to clear.
 NUM_DEEP: Final = 8
 """Moves of the second search. Searching eight finds as good a best move as searching all, in 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
@@ -54,7 +54,7 @@ def value_of(score: Score) -> float:
 
 
 def centipawns_of(values: NDArray[np.float64], *, limit: float) -> NDArray[np.float64]:
-    """Return the scores of which `value_of` made `values`, cut to +-`limit` centipawns; a mate gives +-`limit`."""
+    """Invert `value_of`: return centipawns, cut to +-`limit`. A mate gives +-`limit`."""
     most = logistic(LOGISTIC_SLOPE * limit)
     chances = np.clip((values - MATE_BAND) / (1 - 2 * MATE_BAND), 1 - most, most)
     return np.log(chances / (1 - chances)) / LOGISTIC_SLOPE
@@ -87,11 +87,11 @@ def value_tables(
     """Yield each board's value table in order, or an EngineError if its search failed.
 
     - The `num_deep` best moves at depth 1 are searched to `depth`. The other moves get lower scores, in the order of depth 1.
-    - The engine gets positions with Black to move mirrored, because it scores a position and its mirror differently.
+    - Positions with Black to move are mirrored (colors swapped), because an engine scores a position and its mirror differently.
     - The engine's hash is cleared before each board.
-    - Moves that draw, or repeat a position of the move stack, have the value of a draw.
+    - Moves that draw, or repeat a position of the move stack, have value 0.5.
 
-    `pool` must have `engine_options()`. Each board needs a legal move.
+    `pool` must have `engine_options()`. Each board needs a legal move. Raises the errors of `EnginePool.answers`.
     """
     asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 

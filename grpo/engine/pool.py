@@ -19,15 +19,15 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # Value of MultiPV that scores all moves; no position has more than 218.
+MAX_LINES: Final = 256  # MultiPV (number of scored moves) for all moves; no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games. Their ratings hold only for this size."""
+"""`Hash` (cache of positions) of engines that play games. Their ratings hold only for this size."""
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failures, the engine counts as broken.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failed queries, the engine counts as broken.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""The engine also counts as broken if so many queries failed. Failures on one kind of position would bias the dataset."""
+"""The engine also counts as broken if this fraction of queries failed. Failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
@@ -36,14 +36,14 @@ _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equ
 class Query:
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
-    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
+    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores; None: any.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known; parsing a FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
     """Takes the first answer and returns a second search of the position. Only the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError for an illegal move, a missing score, or too low a depth."""
+    """Raise IllegalMoveError for an illegal move, EngineError for a missing score or too low a depth."""
     word, _, number = query.limit.partition(" ")
     # Some engines stop below the depth at a mate or a single legal move.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
@@ -111,8 +111,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        Raises EngineMissingError if the engine's MultiPV is too small. `gives_up` raises EngineError after five failed queries in a row, or
-        if at least 10 and 1 % of all queries failed.
+        Raises EngineMissingError if the engine's MultiPV is too small. With `gives_up`, raises EngineError after five failed queries in a
+        row, or if at least 10 and 1 % of the pool's queries failed.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -180,7 +180,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        if self._owner != os.getpid():  # After a fork, the engines belong to the parent.
+        if self._owner != os.getpid():  # After a fork, the engines belong to the parent; this process starts one.
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"

@@ -16,14 +16,14 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU.
+SILENT_SECONDS: Final = 30.0  # The same for a searching engine.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU.
 MAX_ANSWER_BYTES: Final = 1 << 26  # Ten times the longest answer.
 _MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core; an engine that uses less hangs.
 _READ_BYTES: Final = 1 << 18
 _MAX_WORDS: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
-_PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
+_PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")  # Not quoted in messages.
 _SECONDS_TO_EXIT: Final = 0.5
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -80,7 +80,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output; poll `stdout` first, because silence blocks.
+        """Read output. Blocks while the engine is silent, so poll `stdout` first.
 
         Raises EngineError if the engine died, wrote too much, or has searched for longer than `BUSY_SECONDS`.
         """
@@ -169,7 +169,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # `communicate` could wait forever for an engine's helper in another process group, which holds the pipes open.
+        # Not `communicate`, which could wait forever for an engine's helper in another process group, which holds the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()
