@@ -23,7 +23,7 @@ class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Choose from the UCI moves `allowed` (empty: all legal moves). `board` has a legal move.
 
-        A sample's random numbers depend on `seed`, `num_games` (`ucinewgame` commands so far) and the ply.
+        Random numbers depend only on `seed`, `num_games` (`ucinewgame` commands so far) and the ply.
         """
 
 
@@ -41,7 +41,7 @@ class PolicyMoveFinder:
         if allowed:
             kept = [column for column, move in enumerate(moves) if move.uci() in allowed]
             moves = [moves[column] for column in kept]
-            # No mask, because sampling needs the allowed moves in the first columns.
+            # The columns of `distribution` must be those of `moves`.
             log_probs = distribution.log_probs[:, kept]
             distribution = MoveDistribution.from_logits(log_probs, torch.ones_like(log_probs, dtype=torch.bool), temperature=1.0)
         chosen = int(distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply())))
