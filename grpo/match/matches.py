@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 DEPTH: Final = 10
 """Plies that adjudication searches."""
 CENTIPAWNS: Final = 250
-"""A higher score wins by adjudication."""
+"""A higher score (in 1/100 pawn) wins by adjudication."""
 
 
 class End(StrEnum):
@@ -60,7 +60,7 @@ class PlayedGame:
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield the same board object before each move and at the end."""
+        """Yield one board, which changes, before each move and at the end."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:
@@ -77,7 +77,7 @@ class PlayedGame:
 class MatchReport(Document):
     """Counts and scores are the first player's."""
 
-    score: Estimate  # As played.
+    score: Estimate  # Without adjudication.
     pairs: tuple[int, int, int, int, int]
     """Pairs with score 0, 1/4, 1/2, 3/4 and 1."""
     wins: int
@@ -204,10 +204,10 @@ def play_match(
     - `openings`: FENs of distinct positions. For a part of a match: index in the complete match -> FEN; the index selects a game's random
       numbers.
     - `max_plies`: then the game is a draw.
-    - `num_processes` does not change the games. Several processes play with copies of the players, whose random streams do not advance.
-      Players on a GPU need 1 (`num_forks`), because a forked process cannot use it.
+    - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
+      advance. Players on a GPU need 1 (`num_forks`).
 
-    Raises ValueError for a player's illegal move, ForkError if a process dies.
+    Raises ValueError for a player's illegal move. With several processes, raises ForkError for this or if a process dies.
     """
     numbered = openings if isinstance(openings, Mapping) else dict(enumerate(openings))
     games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
@@ -238,7 +238,7 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS`, or with a forced mate.
+    """Adjudicate `UNDECIDED` games: a side wins if the engine finds it ahead by more than `CENTIPAWNS`, or with a forced mate.
 
     The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` must have MultiPV
     1. Raises EngineError if too many searches fail.

@@ -37,9 +37,9 @@ class HeldoutScores:
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return means at T = 1, over all boards and by phase, the standard error of `regret_best`, and `move_quality`.
+    """Return means at T = 1, over all boards and by phase, the standard error of `regret_best` (NaN for one board), and `move_quality`.
 
-    `boards.values` must be of `evaluation.heldout_depth`.
+    `boards.values` must be of depth `evaluation.heldout_depth`.
     """
     top, best, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {

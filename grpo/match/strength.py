@@ -31,7 +31,7 @@ def _on_ladder(place: Placement | None) -> Iterator[tuple[str, MatchReport]]:
 
 
 def _sentence(whose: str, matches: Iterable[tuple[str, MatchReport]], opponents: Mapping[str, str]) -> str:
-    """Count the largest of several matches against an opponent."""
+    """Use the match with most pairs against each opponent: `dict` keeps the last."""
     largest = dict(sorted(matches, key=lambda match: match[1].score.num_pairs))
     parts = list[str]()
     for name, words in opponents.items():
