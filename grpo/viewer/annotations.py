@@ -13,7 +13,7 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Boards with legal moves -> each board's UCI move -> probability at temperature 1, or None."""
+"""Takes boards with legal moves. Returns each board's probabilities (UCI move -> probability) at temperature 1, or None if unknown."""
 Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player.
 
 
@@ -34,7 +34,7 @@ class MoveNote:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedGame:
     why: str  # Rule that chose the game.
-    notes: tuple[MoveNote, ...]
+    notes: tuple[MoveNote, ...]  # For the position before each move.
 
 
 def round_number(index: int) -> str:

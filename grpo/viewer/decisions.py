@@ -52,6 +52,7 @@ class Decisions(Document):
 def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, before: "MovePolicy | None" = None) -> Decisions:
     """Return, for each list, at most `count` decisions with the largest measure above 0; of equals the earlier board.
 
+    Without the earlier policy `before`, `improved` and `worsened` are empty.
     `boards.values` must be of depth `evaluation.heldout_depth` (not checked).
     """
     from grpo.match.regret import move_probabilities  # Imports torch.
@@ -61,6 +62,7 @@ def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, 
     values = np.where(boards.is_legal, boards.values.astype(np.float64), -np.inf)
     ordered = np.sort(values, axis=1)[:, ::-1]
     regret = ordered[:, 0] - values[rows, chosen]
+    # With one column, `second` is the best value, so the margin is 0.
     second = ordered[:, min(1, ordered.shape[1] - 1)]
     margin = np.where(np.isfinite(second), ordered[:, 0] - second, 0.0)
     earlier = None if before is None else move_probabilities(before, boards)

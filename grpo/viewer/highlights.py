@@ -24,7 +24,7 @@ class _Course:
 
     @property
     def swing(self) -> tuple[int, int]:
-        """Smaller of both players' largest leads, above 0 if both led; then the range of leads."""
+        """Smaller of both players' largest leads (above 0 if both led), and the range of leads."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,11 +36,11 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, condition on a game, measure. The largest measure wins."""
+"""Name, condition on a game, measure. Each rule, in order, chooses the game with the largest measure."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Choose up to `NUM_HIGHLIGHTS` distinct games. Return index -> name of the rule.
+    """Choose up to `NUM_HIGHLIGHTS` distinct games with moves. Return index -> name of the rule.
 
     Wins and leads are the first player's. The next biggest swings take the places of rules without a game.
     """
