@@ -120,12 +120,12 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         finished: dict[int, EngineAnswer | EngineError] = {}
         num_yielded = 0
 
-        def note(job: _Job, search: str, outcome: EngineAnswer | EngineError) -> None:
+        def note(job: _Job, limit: str, outcome: EngineAnswer | EngineError) -> None:
             is_failure = isinstance(outcome, EngineError)
-            job.failures[search] += is_failure
+            job.failures[limit] += is_failure
             if isinstance(outcome, EngineError):
                 job.failed.append(outcome)
-                if job.failures[search] < NUM_ATTEMPTS:
+                if job.failures[limit] < NUM_ATTEMPTS:
                     retries.append(job)
                     return
             elif job.failed:
@@ -133,7 +133,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
             self._num_finished, self._num_failed = self._num_finished + 1, self._num_failed + is_failure
-            if gives_up and is_failure and (searches := self._at_fault()):
+            if gives_up and is_failure and (searches := self._too_many_failures()):
                 raise EngineError(f"{self._path}: {searches} failed on fresh processes, last: {outcome}; {REMEDY}")
 
         try:
@@ -150,8 +150,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     num_yielded += 1
                 if not self._running:
                     return
-                for job, search, outcome in self._outcomes():
-                    note(job, search, outcome)
+                for job, limit, outcome in self._outcomes():
+                    note(job, limit, outcome)
         finally:
             for process in list(self._running):
                 self._end(process)
@@ -173,7 +173,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             self._end(process)
             raise
 
-    def _at_fault(self) -> str:
+    def _too_many_failures(self) -> str:
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
@@ -188,10 +188,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def _begin(self, job: _Job) -> None:
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
-        most = int(declared[1]) if declared else 1
-        if job.query.moves is not None and most < MAX_LEGAL_MOVES:
+        max_moves = int(declared[1]) if declared else 1
+        if job.query.moves is not None and max_moves < MAX_LEGAL_MOVES:
             raise EngineMissingError(
-                f"{process.name} scores at most {most} moves (option MultiPV), and a position can have {MAX_LEGAL_MOVES}"
+                f"{process.name} scores at most {max_moves} moves (option MultiPV), and a position can have {MAX_LEGAL_MOVES}"
             )
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job, job.query

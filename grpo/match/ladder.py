@@ -83,11 +83,11 @@ class Ladder(Document):
     def of(cls, rungs: Sequence[Rung], ratings: "Vector", covariance: "Matrix") -> "Ladder":
         import numpy as np
 
-        def elo(rung: int, above: int) -> Estimate:
+        def elo(rung: int, base: int) -> Estimate:
             weights = np.zeros(len(rungs))
-            weights[rung] += 1  # `rung` may equal `above`.
-            weights[above] -= 1
-            return normal_interval(float(ratings[rung] - ratings[above]), _standard_error(weights, covariance))
+            weights[rung] += 1  # `rung` may equal `base`.
+            weights[base] -= 1
+            return normal_interval(float(ratings[rung] - ratings[base]), _standard_error(weights, covariance))
 
         rated = (
             RatedRung(**dict(rung), rating=elo(index, 0), gap=elo(index, index - 1) if index else None) for index, rung in enumerate(rungs)
@@ -217,8 +217,8 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
     num_probes = len(make_rungs(config)).bit_length()  # A binary search needs at most so many.
-    boundaries, size = _parts(num_players, config)
-    return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
+    half_widths, size = _parts(num_players, config)
+    return num_probes * config.num_probe_pairs + 2 * len(half_widths) * size
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
@@ -250,8 +250,8 @@ def place_on_ladder(
     # All players probe with the same openings.
     unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
     played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
-    boundaries, size = _parts(len(players), config)
-    for z in boundaries:
+    half_widths, size = _parts(len(players), config)
+    for z in half_widths:
         for rung in rungs:
             part = [next(unused_openings) for _ in range(size)]
             for play, results in zip(players, played, strict=True):

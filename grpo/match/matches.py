@@ -213,10 +213,10 @@ def play_match(
     games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
     game_numbers = [2 * number + color for number in numbered for color in (0, 1)]
     num_parts = max(1, min(num_processes, len(openings)))
-    rows = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
-    tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]
+    parts = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
+    tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in parts]
     played = in_processes(tasks, on_games_done or (lambda _: None))
-    in_order = dict(zip((row for part in rows for row in part), (game for part in played for game in part), strict=True))
+    in_order = dict(zip((row for part in parts for row in part), (game for part in played for game in part), strict=True))
     return MatchResult(first=first.name, second=second.name, games=tuple(in_order[row] for row in range(len(games))))
 
 

@@ -30,7 +30,7 @@ def _on_ladder(place: Placement | None) -> Iterator[tuple[str, MatchReport]]:
         yield from ((games.rung, games.match) for games in place.games)
 
 
-def _sentence(whose: str, matches: Iterable[tuple[str, MatchReport]], opponents: Mapping[str, str]) -> str:
+def _sentence(subject: str, matches: Iterable[tuple[str, MatchReport]], opponents: Mapping[str, str]) -> str:
     """Use the match with most pairs against each opponent: `dict` keeps the last."""
     largest = dict(sorted(matches, key=lambda match: match[1].score.num_pairs))
     parts = list[str]()
@@ -39,7 +39,7 @@ def _sentence(whose: str, matches: Iterable[tuple[str, MatchReport]], opponents:
             counts = ("{:,}/{:,}/{:,}" if parts else "won {:,}, drawn {:,}, lost {:,}").format(match.wins, match.draws, match.losses)
             parts.append(f"{_verb(match)} {words} ({counts})")
     *first, last = parts or [""]
-    return f"{whose} {', '.join(first)}{' and ' if first else ''}{last}." if parts else ""
+    return f"{subject} {', '.join(first)}{' and ' if first else ''}{last}." if parts else ""
 
 
 def _verb(match: MatchReport) -> str:
