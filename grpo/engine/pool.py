@@ -19,7 +19,7 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # MultiPV (number of scored moves) for all moves; no position has more than 218.
+MAX_LINES: Final = 256  # MultiPV (number of moves to score); no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
 """`Hash` (cache of positions) of engines that play games. Their ratings hold only for this size."""
 
@@ -96,7 +96,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Kept because Python warns if a running process's object is deleted.
+        self._of_parent: list[EngineProcess] = []  # Not deleted after a fork: Python warns if a running process's object is deleted.
 
     def __exit__(self, *_: object) -> None:
         self.close()

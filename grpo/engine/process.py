@@ -106,7 +106,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Return output through the first line that begins with `word`. Raises the errors of `read` and `raise_if_hung`."""
+        """Read until `take_until` returns output. Raises the errors of `read` and `raise_if_hung`."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()

@@ -17,9 +17,9 @@ _BLUNDER: Final = 0.3  # A blunder drops the winning chances (from -1 to 1) by a
 
 
 def move_quality(best: NDArray[np.float64], played: NDArray[np.float64]) -> dict[str, float]:
-    """Return the means over N boards of `MOVE_QUALITY`: centipawns lost, accuracy in percent, fraction of blunders.
+    """Return the means of `MOVE_QUALITY`: centipawns lost, accuracy in percent, fraction of blunders.
 
-    `best`, `played`: the two moves' values, [N] each, by `value_of`.
+    `best`, `played`: values (`value_of`) of N boards' best and played moves, [N] each.
     """
     before, after = (centipawns_of(values, limit=_LIMIT) for values in (best, played))
     drop = np.tanh(LICHESS_SLOPE * before / 2) - np.tanh(LICHESS_SLOPE * after / 2)

@@ -60,7 +60,7 @@ class PlayedGame:
     second_replies: ReplyCounts | None = None
 
     def boards(self) -> Iterator[chess.Board]:
-        """Yield one board, which changes, before each move and at the end."""
+        """Yield the same board object before each move and at the end."""
         board = chess.Board(self.opening)
         yield board
         for move in self.moves:

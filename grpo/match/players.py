@@ -40,7 +40,7 @@ class RandomPlayer:
 
 
 class EnginePlayer:
-    """A UCI engine. `limit` is the argument of UCI's `go`, such as `nodes 50`.
+    """`limit` is the argument of UCI's `go`, such as `nodes 50`.
 
     The engine does not see repetitions, because it gets no earlier moves. After `NUM_ATTEMPTS` searches without a legal move, `choose`
     raises EngineError. With `says`, the engine instead loses the game, and `says` gets a line about it.

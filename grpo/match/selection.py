@@ -27,7 +27,7 @@ class Selection(Decision):
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None  # Against the registry's champion (of earlier runs).
     previous_weights: str | None = None  # Hash of the registry's champion, if played.
-    ladder: Placement | None = None  # The candidate's rating.
+    ladder: Placement | None = None
     ladder_initial: Placement | None = None  # The pretrained policy's, from the same openings.
     initial_weights: str
     candidate_weights: str | None = None

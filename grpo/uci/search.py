@@ -14,8 +14,8 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
-    best: chess.Move | None  # Move to play; None resigns.
-    shown: tuple[chess.Move, ...]  # MultiPV lines, `best` first.
+    best: chess.Move | None  # None resigns.
+    shown: tuple[chess.Move, ...]  # MultiPV lines: `best`, then others by probability.
     remark: str  # Text of an `info string` line.
 
 
@@ -33,7 +33,7 @@ class PolicyMoveFinder:
 
     @torch.no_grad()
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Show the chosen move first, then others by probability. With `BEST_MOVE`, probabilities are at temperature 1."""
+        """Probabilities are at temperature 1 with `BEST_MOVE`."""
         positions = PositionBatch.from_boards([board])
         moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
         is_best = options.temperature == BEST_MOVE

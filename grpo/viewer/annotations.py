@@ -27,7 +27,7 @@ class MoveNote:
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
-        """Return the engine's best move, of equals the first; None if the search failed."""
+        """Return the move of highest win probability, of equals (such as mates) the first; None if the search failed."""
         return max(self.scores, key=lambda move: win_chance(self.scores[move]), default=None)
 
 

@@ -26,7 +26,7 @@ class ValuedMove(Document):
     move: str  # UCI.
     probability: float
     """Probability at temperature 1; in `NotableDecision.before`, the earlier policy's."""
-    value: float  # Value for the player to move.
+    value: float  # For the player to move.
 
 
 class NotableDecision(Document):
@@ -53,7 +53,7 @@ def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, 
     """Return, for each list, at most `count` decisions with the largest measure above 0; of equals the earlier board.
 
     Without the earlier policy `before`, `improved` and `worsened` are empty.
-    `boards.values` must be of depth `evaluation.heldout_depth` (not checked).
+    `boards.values` must be of depth `evaluation.heldout_depth`.
     """
     from grpo.match.regret import move_probabilities  # Imports torch.
 
@@ -62,7 +62,7 @@ def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, 
     values = np.where(boards.is_legal, boards.values.astype(np.float64), -np.inf)
     ordered = np.sort(values, axis=1)[:, ::-1]
     regret = ordered[:, 0] - values[rows, chosen]
-    # With one column, `second` is the best value, so the margin is 0.
+    # With one column, `second` is the best value.
     second = ordered[:, min(1, ordered.shape[1] - 1)]
     margin = np.where(np.isfinite(second), ordered[:, 0] - second, 0.0)
     earlier_probs = None if before is None else move_probabilities(before, boards)

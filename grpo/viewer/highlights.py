@@ -20,7 +20,7 @@ class _Course:
     score: float
     num_plies: int
     highest: int
-    lowest: int  # Smallest lead; below 0 if the second player led.
+    lowest: int
 
     @property
     def swing(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
 _PAGES: Final = Path(__file__).parent / "pages"
-_NUM_SHOWN: Final = 5  # Most probable moves of a position.
+_NUM_SHOWN: Final = 5
 _DIGITS: Final = 4
 
 
