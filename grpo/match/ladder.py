@@ -15,7 +15,7 @@ from grpo.match.matches import MatchReport, MatchResult, whole_match
 from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 
-if TYPE_CHECKING:  # Commands that read reports start without torch and NumPy.
+if TYPE_CHECKING:  # Commands that read reports start without NumPy.
     import numpy as np
 
     from grpo.match.players import Player

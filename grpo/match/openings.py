@@ -33,7 +33,7 @@ def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Genera
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
     Adds the keys of the openings to `exclude`; without a book, the keys of all tried positions. With equal `rng` and `exclude`, a smaller
-    count gives the beginning of the same list.
+    count gives the beginning of the list. `pool` must have MultiPV 1.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """

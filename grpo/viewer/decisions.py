@@ -26,7 +26,7 @@ class ValuedMove(Document):
     move: str  # UCI.
     probability: float
     """Probability at temperature 1; in `NotableDecision.before`, the earlier policy's."""
-    value: float  # For the player to move.
+    value: float  # For the mover.
 
 
 class NotableDecision(Document):
