@@ -74,7 +74,7 @@ class _Job:
     index: int
     query: Query
     failures: Counter[str] = field(default_factory=Counter)  # Search limit -> failures; "" -> failed starts of an engine.
-    failed: list[EngineError] = field(default_factory=list)
+    errors: list[EngineError] = field(default_factory=list)
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
@@ -124,12 +124,12 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             is_failure = isinstance(outcome, EngineError)
             job.failures[limit] += is_failure
             if isinstance(outcome, EngineError):
-                job.failed.append(outcome)
+                job.errors.append(outcome)
                 if job.failures[limit] < NUM_ATTEMPTS:
                     retries.append(job)
                     return
-            elif job.failed:
-                outcome = replace(outcome, failed=tuple(job.failed))
+            elif job.errors:
+                outcome = replace(outcome, failed=tuple(job.errors))
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
             self._num_finished, self._num_failed = self._num_finished + 1, self._num_failed + is_failure
