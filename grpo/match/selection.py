@@ -43,7 +43,7 @@ class Selection(Decision):
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """Label -> gain in Elo over the pretrained policy. The first gain decides."""
+        """Label -> gain in Elo over the pretrained policy. The first gain decides the verdict."""
         gains: dict[str, Estimate] = {}
         if (games := self.confirmation_best_moves) is not None:
             gains["own start, as played: decides"] = elo_estimate(games.score)

@@ -12,7 +12,10 @@ _EVEN: Final = 0.5
 
 
 def strength_in_words(decision: Selection, baseline: BaselineReport, rungs: Iterable[Rung]) -> str:
-    """Return what games with best moves show of the champion, and of its start if GRPO made the champion."""
+    """Return what games with best moves show of the champion, and of its start if GRPO made the champion.
+
+    `rungs`: the ladder's engine opponents, in order.
+    """
     opponents = {rung.name: rung.words for rung in (*rungs, *BASELINE_RUNGS.values())}
     if decision.promoted:
         sentences = [

@@ -27,7 +27,7 @@ class UciOptions:
 
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1  # Number of moves to show.
-    has_lines: bool = True  # Whether the policy can show several moves; else there is no MultiPV.
+    has_lines: bool = True  # Whether the policy can show several moves (MultiPV).
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):

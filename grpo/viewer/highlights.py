@@ -14,7 +14,7 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Summary of a game. Leads in material are in pawns, above 0 if the match's first player is ahead."""
+    """Leads in material are in pawns, above 0 if the match's first player is ahead."""
 
     index: int
     score: float

@@ -69,7 +69,7 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
-    """Return `options` (moves to show), `likeliest` (None if unknown) and `best` (None if the search failed).
+    """Return `options`, `likeliest` (None if unknown) and `best` (None if the search failed).
 
     Options are the five most probable moves (the five best if probabilities are unknown), the move played, and the engine's best move.
     """
