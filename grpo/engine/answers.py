@@ -1,6 +1,6 @@
-"""Parser of UCI engine output: best move and scores of moves.
+"""Parser of a chess engine's output (UCI protocol): best move and scores of moves.
 
-An engine searches to depth 1, 2 and so on (iterations). With MultiPV an iteration scores several moves, by rank from 1.
+An engine searches to depth 1, 2 and so on (iterations). With option MultiPV, an iteration scores several moves, ranked from 1.
 """
 
 import re
@@ -28,7 +28,7 @@ class IllegalMoveError(EngineError):
 
 
 class Score(NamedTuple):
-    value: int  # Centipawns for the mover, or moves to mate: negative if the mover is mated.
+    value: int  # Centipawns (1/100 pawn) for the mover, or moves to mate: negative if the mover is mated.
     is_mate: bool = False
 
 
@@ -51,7 +51,7 @@ def parse_best_move(data: bytes) -> str:
 def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     """Return the best move, and scores and depth of the last complete iteration. `data` is the output since `go`.
 
-    A complete iteration scores `num_lines` moves (default: the highest `multipv` rank). Raises EngineError without it or a best move.
+    A complete iteration scores `num_lines` moves (default: the highest rank). Raises EngineError without a best move or such an iteration.
     """
     best_move = parse_best_move(data)
     if not best_move:

@@ -1,4 +1,4 @@
-"""Identity of a UCI engine, which keeps results of different engines apart."""
+"""Identity of a chess engine, which keeps results of different engines apart."""
 
 import shutil
 from dataclasses import dataclass

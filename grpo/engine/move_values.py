@@ -22,9 +22,9 @@ from grpo.engine.pool import MAX_LINES, EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
-LICHESS_SLOPE: Final = 0.00368208
+LICHESS_SLOPE: Final = 0.00368208  # Per centipawn.
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
-HASH_MIB: Final = 1  # A small hash is cheap to clear.
+HASH_MIB: Final = 1  # A small hash (cache of positions) is cheap to clear.
 NUM_DEEP: Final = 8
 """Moves of the second search. Searching eight finds as good a best move as searching all, in 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
@@ -54,7 +54,7 @@ def value_of(score: Score) -> float:
 
 
 def centipawns_of(values: NDArray[np.float64], *, limit: float) -> NDArray[np.float64]:
-    """Return the scores of which `value_of` made `values`, cut to +-`limit` centipawns; a mate gives +-`limit`."""
+    """Invert `value_of`: return centipawns, cut to +-`limit`. A mate gives +-`limit`."""
     most = logistic(LOGISTIC_SLOPE * limit)
     chances = np.clip((values - MATE_BAND) / (1 - 2 * MATE_BAND), 1 - most, most)
     return np.log(chances / (1 - chances)) / LOGISTIC_SLOPE
@@ -87,23 +87,23 @@ def value_tables(
     """Yield each board's value table in order, or an EngineError if its search failed.
 
     - The `num_deep` best moves at depth 1 are searched to `depth`. The other moves get lower scores, in the order of depth 1.
-    - The engine gets positions with Black to move mirrored, because it scores a position and its mirror differently.
+    - Positions with Black to move are mirrored (colors swapped), because an engine scores a position and its mirror differently.
     - The engine's hash is cleared before each board.
-    - Moves that draw, or repeat a position of the move stack, have the value of a draw.
+    - Moves that draw, or repeat a position of the move stack, have value 0.5.
 
-    `pool` must have `engine_options()`. Each board needs a legal move.
+    `pool` must have `engine_options()`. Each board needs a legal move. Raises the errors of `EnginePool.answers`.
     """
-    asked: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
+    unanswered: deque[tuple[chess.Board, list[int], dict[str, Score]]] = deque()
 
     def queries() -> Iterator[Query]:
         for board in boards:
             action_ids, shallow = legal_action_ids(board), dict[str, Score]()
-            asked.append((board, action_ids, shallow))
+            unanswered.append((board, action_ids, shallow))
             moves = [ACTION_UCI[chess.WHITE][index] for index in action_ids]
             yield _query(mover_fen(board), moves, depth, shallow, num_deep)
 
     for answer in pool.answers(queries()):
-        board, action_ids, shallow = asked.popleft()
+        board, action_ids, shallow = unanswered.popleft()
         yield answer if isinstance(answer, EngineError) else _table(board, action_ids, _capped(shallow, answer.scores))
 
 
@@ -123,11 +123,11 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
     """Return the deep scores, and lower scores for the other moves. Scores of depth 1 ignore the reply, so they can be too high."""
-    scores, lowest, last = dict(deep), min(deep.values(), key=value_of), None
+    scores, lowest, last_shallow = dict(deep), min(deep.values(), key=value_of), None
     for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
-        if shallow[move] != last:
-            last = shallow[move]
-            lowest = min(last, _next_below(lowest), key=value_of)
+        if shallow[move] != last_shallow:
+            last_shallow = shallow[move]
+            lowest = min(last_shallow, _next_below(lowest), key=value_of)
         scores[move] = lowest
     return scores
 
@@ -141,10 +141,10 @@ def _next_below(score: Score) -> Score:
 
 def _table(board: chess.Board, action_ids: Sequence[int], scores: Mapping[str, Score]) -> ValueTable:
     drawn = {action_id(move, board.turn) for move in (*drawing_moves(board), *repeating_moves(board))}
-    own, seen = ACTION_UCI[board.turn], ACTION_UCI[chess.WHITE]
-    in_order = tuple(_DRAW if index in drawn else scores[seen[index]] for index in action_ids)
+    names, names_as_white = ACTION_UCI[board.turn], ACTION_UCI[chess.WHITE]
+    in_order = tuple(_DRAW if index in drawn else scores[names_as_white[index]] for index in action_ids)
     return ValueTable(
-        moves=tuple(own[index] for index in action_ids),
+        moves=tuple(names[index] for index in action_ids),
         values=np.array([value_of(score) for score in in_order], dtype=np.float32),
         scores=in_order,
     )

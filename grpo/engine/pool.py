@@ -19,15 +19,15 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # Value of MultiPV that scores all moves; no position has more than 218.
+MAX_LINES: Final = 256  # MultiPV (number of moves to score); no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
-"""`Hash` of engines that play games. Their ratings hold only for this size."""
+"""`Hash` (cache of positions) of engines that play games. Their ratings hold only for this size."""
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failures, the engine counts as broken.
+_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failed queries, the engine counts as broken.
 _MAX_FAILED_FRACTION: Final = 0.01
-"""The engine also counts as broken if so many queries failed. Failures on one kind of position would bias the dataset."""
+"""The engine also counts as broken if this fraction of queries failed. Failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
@@ -36,14 +36,14 @@ _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equ
 class Query:
     fen: str
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
-    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores.
+    moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores; None: any.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known; parsing a FEN takes half as long as a search.
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
     """Takes the first answer and returns a second search of the position. Only the second answer counts."""
 
 
 def verify(answer: EngineAnswer, query: Query) -> None:
-    """Raise EngineError for an illegal move, a missing score, or too low a depth."""
+    """Raise IllegalMoveError for an illegal move, EngineError for a missing score or too low a depth."""
     word, _, number = query.limit.partition(" ")
     # Some engines stop below the depth at a mate or a single legal move.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
@@ -74,7 +74,7 @@ class _Job:
     index: int
     query: Query
     failures: Counter[str] = field(default_factory=Counter)  # Search limit -> failures; "" -> failed starts of an engine.
-    failed: list[EngineError] = field(default_factory=list)
+    errors: list[EngineError] = field(default_factory=list)
 
 
 class EnginePool(AbstractContextManager["EnginePool"]):
@@ -96,7 +96,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         self._running: dict[EngineProcess, tuple[_Job, Query]] = {}
         self._failed_in_a_row, self._num_finished, self._num_failed = 0, 0, 0
         self._owner = os.getpid()
-        self._of_parent: list[EngineProcess] = []  # Kept because Python warns if a running process's object is deleted.
+        self._of_parent: list[EngineProcess] = []  # Not deleted after a fork: Python warns if a running process's object is deleted.
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -111,8 +111,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def answers(self, queries: Iterable[Query], *, gives_up: bool = True) -> Iterator[EngineAnswer | EngineError]:
         """Yield an answer for each query, in order. A query whose search failed `NUM_ATTEMPTS` times yields an EngineError.
 
-        Raises EngineMissingError if the engine's MultiPV is too small. `gives_up` raises EngineError after five failed queries in a row, or
-        if at least 10 and 1 % of all queries failed.
+        Raises EngineMissingError if the engine's MultiPV is too small. With `gives_up`, raises EngineError after five failed queries in a
+        row, or if at least 10 and 1 % of the pool's queries failed.
         """
         self._ready()
         jobs = (_Job(index, query) for index, query in enumerate(queries))
@@ -120,20 +120,20 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         finished: dict[int, EngineAnswer | EngineError] = {}
         num_yielded = 0
 
-        def note(job: _Job, search: str, outcome: EngineAnswer | EngineError) -> None:
+        def note(job: _Job, limit: str, outcome: EngineAnswer | EngineError) -> None:
             is_failure = isinstance(outcome, EngineError)
-            job.failures[search] += is_failure
+            job.failures[limit] += is_failure
             if isinstance(outcome, EngineError):
-                job.failed.append(outcome)
-                if job.failures[search] < NUM_ATTEMPTS:
+                job.errors.append(outcome)
+                if job.failures[limit] < NUM_ATTEMPTS:
                     retries.append(job)
                     return
-            elif job.failed:
-                outcome = replace(outcome, failed=tuple(job.failed))
+            elif job.errors:
+                outcome = replace(outcome, failed=tuple(job.errors))
             finished[job.index] = outcome
             self._failed_in_a_row = self._failed_in_a_row + 1 if is_failure else 0
             self._num_finished, self._num_failed = self._num_finished + 1, self._num_failed + is_failure
-            if gives_up and is_failure and (searches := self._at_fault()):
+            if gives_up and is_failure and (searches := self._too_many_failures()):
                 raise EngineError(f"{self._path}: {searches} failed on fresh processes, last: {outcome}; {REMEDY}")
 
         try:
@@ -150,8 +150,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                     num_yielded += 1
                 if not self._running:
                     return
-                for job, search, outcome in self._outcomes():
-                    note(job, search, outcome)
+                for job, limit, outcome in self._outcomes():
+                    note(job, limit, outcome)
         finally:
             for process in list(self._running):
                 self._end(process)
@@ -173,14 +173,14 @@ class EnginePool(AbstractContextManager["EnginePool"]):
             self._end(process)
             raise
 
-    def _at_fault(self) -> str:
+    def _too_many_failures(self) -> str:
         if self._failed_in_a_row >= _MAX_FAILURES_IN_A_ROW:
             return f"{self._failed_in_a_row} searches in a row"
         is_over = self._num_failed >= max(_MIN_FAILED, _MAX_FAILED_FRACTION * self._num_finished)
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        if self._owner != os.getpid():  # After a fork, the engines belong to the parent.
+        if self._owner != os.getpid():  # After a fork, the engines belong to the parent; this process starts one.
             self._owner, self._num_processes = os.getpid(), 1
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
@@ -188,10 +188,10 @@ class EnginePool(AbstractContextManager["EnginePool"]):
     def _begin(self, job: _Job) -> None:
         process = self._idle_process()
         declared = re.search(r" max (\d+)", process.declared.get("MultiPV", ""))
-        most = int(declared[1]) if declared else 1
-        if job.query.moves is not None and most < MAX_LEGAL_MOVES:
+        max_moves = int(declared[1]) if declared else 1
+        if job.query.moves is not None and max_moves < MAX_LEGAL_MOVES:
             raise EngineMissingError(
-                f"{process.name} scores at most {most} moves (option MultiPV), and a position can have {MAX_LEGAL_MOVES}"
+                f"{process.name} scores at most {max_moves} moves (option MultiPV), and a position can have {MAX_LEGAL_MOVES}"
             )
         process.send(f"{_NEW_GAME}position fen {job.query.fen}\ngo {job.query.limit}")
         self._running[process] = job, job.query

@@ -16,14 +16,14 @@ from typing import Final
 from grpo.engine.answers import EngineError
 
 START_SECONDS: Final = 10.0  # Timeout for a new program that neither writes nor uses CPU.
-SILENT_SECONDS: Final = 30.0  # Timeout for a searching engine that neither writes nor uses CPU.
+SILENT_SECONDS: Final = 30.0  # The same for a searching engine.
 BUSY_SECONDS: Final = 900.0  # Timeout for a search that uses CPU.
 MAX_ANSWER_BYTES: Final = 1 << 26  # Ten times the longest answer.
 _MIN_CPU_FRACTION: Final = 0.05  # Fraction of a core; an engine that uses less hangs.
 _READ_BYTES: Final = 1 << 18
-_MAX_WORDS: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
+_MAX_QUOTE: Final = (6, 200)  # Lines of an engine's last output in a message, and characters per line.
 _MAX_ERROR_BYTES: Final = 1 << 20  # Standard error is cleared when it grows larger.
-_PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")
+_PROTOCOL: Final = re.compile(r"info (?!string)|bestmove|option name|id |uciok|readyok")  # Not quoted in messages.
 _SECONDS_TO_EXIT: Final = 0.5
 _CLOCK_TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -70,7 +70,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
 
     def send(self, commands: str) -> None:
         """Send commands; restart the timeouts. Raises EngineError if the engine died."""
-        self._last_seen = self._asked = time.monotonic()
+        self._silent_since = self._sent_at = time.monotonic()
         self._ticks_when_silent = None
         try:
             if os.fstat(self._stderr.fileno()).st_size > _MAX_ERROR_BYTES:
@@ -80,7 +80,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output; poll `stdout` first, because silence blocks.
+        """Read output. Blocks while the engine is silent, so poll `stdout` first.
 
         Raises EngineError if the engine died, wrote too much, or has searched for longer than `BUSY_SECONDS`.
         """
@@ -88,7 +88,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         if not chunk:
             raise self._death()
         self._buffer += chunk
-        self._last_seen, self._ticks_when_silent = time.monotonic(), None
+        self._silent_since, self._ticks_when_silent = time.monotonic(), None
         if len(self._buffer) > MAX_ANSWER_BYTES:
             raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes and no best move")
         self.raise_if_hung()
@@ -106,7 +106,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         return taken
 
     def wait_for(self, word: bytes) -> bytes:
-        """Return output through the first line that begins with `word`. Raises the errors of `read` and `raise_if_hung`."""
+        """Read until `take_until` returns output. Raises the errors of `read` and `raise_if_hung`."""
         while (taken := self.take_until(word)) is None:
             if self._poll.poll(self.seconds_left() * 1000):
                 self.read()
@@ -118,7 +118,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         """Return the seconds of further silence after which the caller must call `raise_if_hung`."""
         # CPU time is read at half of the timeout and at its end.
         timeout = self._silent_seconds if self._ticks_when_silent is not None else self._silent_seconds / 2
-        return max(0.0, self._last_seen + timeout - time.monotonic())
+        return max(0.0, self._silent_since + timeout - time.monotonic())
 
     def raise_if_hung(self) -> None:
         """Raise EngineError if the engine hangs, or if the search exceeds `BUSY_SECONDS`.
@@ -126,7 +126,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         A hung engine is silent for the timeout, and uses hardly any CPU in the timeout's second half.
         """
         now = time.monotonic()
-        if now - self._asked > BUSY_SECONDS:
+        if now - self._sent_at > BUSY_SECONDS:
             raise EngineError(f"no answer in {BUSY_SECONDS:g} s; lower the depth (boards.depth, evaluation.heldout_depth)")
         if self.seconds_left():
             return
@@ -134,9 +134,9 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         if self._ticks_when_silent is None:
             self._ticks_when_silent = used
         elif used - self._ticks_when_silent < self._silent_seconds / 2 * _MIN_CPU_FRACTION * _CLOCK_TICKS:
-            raise EngineError(f"silent for {self._silent_seconds:g} s{self._last_words()}")
+            raise EngineError(f"silent for {self._silent_seconds:g} s{self._quoted_output()}")
         else:
-            self._last_seen, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
+            self._silent_since, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
     def _death(self) -> EngineError:
         until = time.monotonic() + _SECONDS_TO_EXIT
@@ -145,13 +145,13 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         ended = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         by_signal = ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED)
         how = f" ({signal.strsignal(ended.si_status)})" if ended is not None and by_signal else ""
-        return EngineError(f"the engine has died{how}{self._last_words()}")
+        return EngineError(f"the engine has died{how}{self._quoted_output()}")
 
-    def _last_words(self) -> str:
+    def _quoted_output(self) -> str:
         while self._poll.poll(0) and len(self._buffer) < MAX_ANSWER_BYTES and (chunk := os.read(self.stdout, _READ_BYTES)):
             self._buffer += chunk
         self._stderr.seek(0)
-        num_lines, width = _MAX_WORDS
+        num_lines, width = _MAX_QUOTE
         output = bytes(self._buffer[-_READ_BYTES:]).rpartition(b"\n")[0]  # An incomplete line may belong to the protocol.
         written = (output + b"\n" + self._stderr.read()).decode("utf-8", "replace").splitlines()
         lines = [line.removeprefix("info string ").strip()[:width] for line in written if not _PROTOCOL.match(line)]
@@ -169,7 +169,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # `communicate` could wait forever for an engine's helper in another process group, which holds the pipes open.
+        # Not `communicate`, which could wait forever for an engine's helper in another process group, which holds the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()

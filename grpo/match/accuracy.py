@@ -1,7 +1,7 @@
 """Quality of moves by Lichess's formulas (https://lichess.org/page/accuracy).
 
 Sources: `WinPercent` (lichess-org/scalachess, eval.scala); `AccuracyPercent`, `AccuracyCP` and `Advice` (lichess-org/lila). Lichess
-compares scores before and after a game's move; here, the move is compared with a held-out board's best move.
+compares scores before and after a game's move; here, the move is compared with the board's best move.
 """
 
 from typing import Final
@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 from grpo.engine.move_values import LICHESS_SLOPE, centipawns_of
 from grpo.metrics.shared import MOVE_QUALITY
 
-_LIMIT: Final = 1_000.0  # Centipawns, also of a mate. Lichess judges moves that lose or allow a mate more strictly.
-_BLUNDER: Final = 0.3  # Drop of the winning chances, in [-1, 1].
+_LIMIT: Final = 1_000.0  # Cuts scores (1/100 pawn), also of mates. Lichess judges moves that lose or allow a mate more strictly.
+_BLUNDER: Final = 0.3  # A blunder drops the winning chances (from -1 to 1) by at least this.
 
 
 def move_quality(best: NDArray[np.float64], played: NDArray[np.float64]) -> dict[str, float]:
-    """Return the means of `MOVE_QUALITY`, given the values ([N], `value_of`) of N boards' best and played moves."""
+    """Return the means of `MOVE_QUALITY`: centipawns lost, accuracy in percent, fraction of blunders.
+
+    `best`, `played`: values (`value_of`) of N boards' best and played moves, [N] each.
+    """
     before, after = (centipawns_of(values, limit=_LIMIT) for values in (best, played))
     drop = np.tanh(LICHESS_SLOPE * before / 2) - np.tanh(LICHESS_SLOPE * after / 2)
     # 50 makes percent of win probability; 1 is lila's bonus.

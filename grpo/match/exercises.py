@@ -20,14 +20,12 @@ _AT_ONCE: Final = 1_000  # Exercises in memory.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exercise:
-    """Positions in which the solver must move."""
-
-    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]  # Right moves.
+    steps: tuple[tuple[chess.Board, frozenset[chess.Move]], ...]  # The solver's positions and right moves.
     groups: tuple[str, ...] = ()  # A puzzle's rating band and themes.
 
 
 def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Read a decompressed table; a broken row gives a Rejection. Raises SourceError without `COLUMNS`."""
+    """Read a decompressed table; a broken row gives a Rejection. Raises SourceError if one of `COLUMNS` is missing."""
     for entry in puzzle_rows(stream, source, COLUMNS):
         if isinstance(entry, Rejection):
             yield entry
@@ -44,7 +42,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 
 
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
-    """Read a decompressed EPD file; a broken line gives a Rejection.
+    """Read a decompressed EPD file (a position and operations per line); a broken line gives a Rejection.
 
     The right moves are EPD's best moves `bm` (default: all legal moves) except the moves to avoid, `am`.
     """
@@ -69,13 +67,14 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
 
 
 def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exercise, bool, ReplyCounts]]:
-    """Yield each exercise, whether the player solves it, and the player's reply counts (zeros for plain moves).
+    """Yield each exercise, whether the player solves it, and the player's reply counts (zeros if it returns no `Reply`).
 
     Every move must be right, but a checkmate solves the exercise at once.
     """
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):
         boards = [board for exercise in chunk for board, _ in exercise.steps]
+        # Each board has its own game number.
         answers = iter(player.choose(boards, range(num_boards, num_boards + len(boards))))
         num_boards += len(boards)
         for exercise in chunk:

@@ -17,7 +17,7 @@ Tell = Callable[[int], None]  # Takes the amount done so far, such as a number o
 class ForkError(PlainError, RuntimeError):
     """A forked process ended without a result."""
 
-    may_pass = True
+    may_pass = True  # A retry may succeed.
 
 
 def num_forks(wanted: int) -> int:
@@ -41,7 +41,7 @@ def in_processes(tasks: Sequence[Callable[[Tell], _T]], tell: Tell) -> list[_T]:
             waiting[ours] = number
             processes.append(context.Process(target=_run, args=(task, theirs), daemon=True))
             processes[-1].start()
-            theirs.close()  # The next fork would keep it open, and hide a dead process.
+            theirs.close()  # The next process would inherit `theirs`, and keep the pipe open after a death.
         while waiting:
             for pipe in connection.wait([*waiting]):
                 assert isinstance(pipe, Connection)
@@ -80,6 +80,6 @@ def _run(task: Callable[[Tell], Any], pipe: Connection) -> None:
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # The threads of torch's pool exist only in the parent.
     try:
-        pipe.send((task(pipe.send),))
+        pipe.send((task(pipe.send),))  # An int would be progress.
     except PlainError as error:
         pipe.send(error)

@@ -1,7 +1,7 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
-The rungs go from a random mover to Stockfish without random moves. Each rung plays only the next two rungs below it, because it would beat
-weaker ones nearly always. A pair score is the mean score of an opening's two games, in [0, 1].
+The rungs go from a random mover to Stockfish without random moves. Each rung plays only the next two rungs below, because it would nearly
+always beat weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 import math
@@ -15,7 +15,7 @@ from grpo.match.matches import MatchReport, MatchResult, whole_match
 from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95, Estimate, Unit, normal_interval
 
-if TYPE_CHECKING:  # Commands that read reports start without torch and NumPy.
+if TYPE_CHECKING:  # Commands that read reports start without NumPy.
     import numpy as np
 
     from grpo.match.players import Player
@@ -30,7 +30,7 @@ LADDER_NOTE: Final = (
 
 
 class Rung(Document):
-    nodes: int
+    nodes: int  # Searched positions per move.
     random_share: float  # Probability of a random move.
 
     @property
@@ -83,11 +83,11 @@ class Ladder(Document):
     def of(cls, rungs: Sequence[Rung], ratings: "Vector", covariance: "Matrix") -> "Ladder":
         import numpy as np
 
-        def elo(rung: int, above: int) -> Estimate:
+        def elo(rung: int, base: int) -> Estimate:
             weights = np.zeros(len(rungs))
-            weights[rung] += 1
-            weights[above] -= 1
-            return normal_interval(float(ratings[rung] - ratings[above]), _standard_error(weights, covariance))
+            weights[rung] += 1  # `rung` may equal `base`.
+            weights[base] -= 1
+            return normal_interval(float(ratings[rung] - ratings[base]), _standard_error(weights, covariance))
 
         rated = (
             RatedRung(**dict(rung), rating=elo(index, 0), gap=elo(index, index - 1) if index else None) for index, rung in enumerate(rungs)
@@ -96,7 +96,6 @@ class Ladder(Document):
 
     @property
     def ratings(self) -> tuple[float, ...]:
-        """Elo above the first rung."""
         return tuple(rung.rating.value for rung in self.rungs)
 
     def standard_error(self, rungs: Sequence[int], weights: Sequence[float]) -> float:
@@ -135,8 +134,8 @@ class LadderReport(Ladder):
 
 
 Reach = Literal["within", "below", "above", "between"]
-"""Whether a player's score against a nearest rung is within 0.2 and 0.8. If not, the player is below or above the ladder, or between two
-rungs.
+"""`within`: the player's score against a nearest rung is from 0.2 to 0.8. Otherwise the player is below or above the ladder, or between
+two rungs.
 """
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
@@ -158,7 +157,7 @@ class Placement(Document):
     rating: Estimate  # The interval is without the rungs' errors, to compare players of one ladder.
     rating_of_all: Estimate  # The interval includes the rungs' errors.
     reach: Reach
-    probes: tuple[RungMatch, ...]
+    probes: tuple[RungMatch, ...]  # Short matches for a first rating.
     games: tuple[RungMatch, ...]  # Against the two nearest rungs, weaker first.
 
     @property
@@ -182,7 +181,7 @@ class BaselineReport(Document):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RungGames:
-    rung: int
+    rung: int  # Index into `Ladder.rungs`.
     result: MatchResult
 
     @property
@@ -217,9 +216,9 @@ def _rung_match(ladder: Ladder, games: RungGames) -> RungMatch:
 
 
 def num_openings_to_place(num_players: int, config: EvaluationConfig) -> int:
-    num_probes = len(make_rungs(config)).bit_length()
-    boundaries, size = _parts(num_players, config)
-    return num_probes * config.num_probe_pairs + 2 * len(boundaries) * size
+    num_probes = len(make_rungs(config)).bit_length()  # A binary search needs at most so many.
+    half_widths, size = _parts(num_players, config)
+    return num_probes * config.num_probe_pairs + 2 * len(half_widths) * size
 
 
 def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...], int]:
@@ -248,10 +247,11 @@ def place_on_ladder(
     mean_rating = sum(_rating(ladder, games).elo for games in probes) / len(probes)
     nearest = sorted(by_rating, key=lambda index: abs(ladder.ratings[index] - mean_rating))[:2]
     rungs = sorted(nearest, key=by_rating.index)  # The weaker rung first.
+    # All players probe with the same openings.
     unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
     played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
-    boundaries, size = _parts(len(players), config)
-    for z in boundaries:
+    half_widths, size = _parts(len(players), config)
+    for z in half_widths:
         for rung in rungs:
             part = [next(unused_openings) for _ in range(size)]
             for play, results in zip(players, played, strict=True):

@@ -21,7 +21,7 @@ from grpo.match.forks import Tell, in_processes
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
-if TYPE_CHECKING:  # `players` imports torch, which is slow.
+if TYPE_CHECKING:  # `players` imports NumPy.
     from grpo.match.players import Player
 
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 DEPTH: Final = 10
 """Plies that adjudication searches."""
 CENTIPAWNS: Final = 250
-"""A higher score wins by adjudication."""
+"""A higher score (in 1/100 pawn) wins by adjudication."""
 
 
 class End(StrEnum):
@@ -77,7 +77,7 @@ class PlayedGame:
 class MatchReport(Document):
     """Counts and scores are the first player's."""
 
-    score: Estimate  # As played.
+    score: Estimate  # Without adjudication.
     pairs: tuple[int, int, int, int, int]
     """Pairs with score 0, 1/4, 1/2, 3/4 and 1."""
     wins: int
@@ -204,19 +204,19 @@ def play_match(
     - `openings`: FENs of distinct positions. For a part of a match: index in the complete match -> FEN; the index selects a game's random
       numbers.
     - `max_plies`: then the game is a draw.
-    - `num_processes` does not change the games. Several processes play with copies of the players, whose random streams do not advance.
-      Players on a GPU need 1 (`num_forks`), because a forked process cannot use it.
+    - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
+      advance. Players on a GPU need 1 (`num_forks`).
 
-    Raises ValueError for a player's illegal move, ForkError if a process dies.
+    Raises ValueError for a player's illegal move. With several processes, raises ForkError for this or if a process dies.
     """
     numbered = openings if isinstance(openings, Mapping) else dict(enumerate(openings))
     games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
     game_numbers = [2 * number + color for number in numbered for color in (0, 1)]
     num_parts = max(1, min(num_processes, len(openings)))
-    rows = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
-    tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in rows]
+    parts = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
+    tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in parts]
     played = in_processes(tasks, on_games_done or (lambda _: None))
-    in_order = dict(zip((row for part in rows for row in part), (game for part in played for game in part), strict=True))
+    in_order = dict(zip((row for part in parts for row in part), (game for part in played for game in part), strict=True))
     return MatchResult(first=first.name, second=second.name, games=tuple(in_order[row] for row in range(len(games))))
 
 
@@ -238,7 +238,7 @@ def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Se
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:
-    """A side wins an `UNDECIDED` game if the engine finds it ahead by more than `CENTIPAWNS`, or with a forced mate.
+    """Adjudicate `UNDECIDED` games: a side wins if the engine finds it ahead by more than `CENTIPAWNS`, or with a forced mate.
 
     The search starts with a half-move clock of 0, because near the fiftieth move every position scores as a draw. `pool` must have MultiPV
     1. Raises EngineError if too many searches fail.

@@ -1,4 +1,4 @@
-"""Openings of matches: balanced positions after random plies, or positions of an opening book (a file with one position a line).
+"""Openings of matches: balanced positions after random moves, or an opening book (files with one position a line).
 
 Openings are distinct, because deterministic players would repeat a game.
 """
@@ -22,7 +22,7 @@ _CANDIDATES_PER_ROUND = 128
 _MAX_ROUNDS = 1_000
 _LIMIT = "depth 6"  # Search that tests the balance.
 _PLIES = 8  # Random plies of a generated opening.
-_MAX_CENTIPAWNS = 120  # Largest absolute score of a generated opening.
+_MAX_CENTIPAWNS = 120  # Largest absolute score of a balanced opening (1/100 pawn).
 
 
 class OpeningsError(PlainError, ValueError):
@@ -32,8 +32,8 @@ class OpeningsError(PlainError, ValueError):
 def make_openings(config: EvaluationConfig, *, count: int, rng: np.random.Generator, pool: EnginePool, exclude: set[str]) -> list[str]:
     """Return the FENs of `count` distinct openings that are not in `exclude` (keys of `position_key`).
 
-    Adds the keys of the openings to `exclude`; without a book, the keys of all tried positions. A smaller count gives the beginning of the
-    same list.
+    Adds the keys of the openings to `exclude`; without a book, the keys of all tried positions. With equal `rng` and `exclude`, a smaller
+    count gives the beginning of the list. `pool` must have MultiPV 1.
 
     Raises the errors of `drawn_openings`, and EngineError if too few random positions are balanced.
     """

@@ -40,7 +40,7 @@ class RandomPlayer:
 
 
 class EnginePlayer:
-    """A UCI engine. `limit` is the argument of UCI's `go`, such as `nodes 50`.
+    """`limit` is the argument of UCI's `go`, such as `nodes 50`.
 
     The engine does not see repetitions, because it gets no earlier moves. After `NUM_ATTEMPTS` searches without a legal move, `choose`
     raises EngineError. With `says`, the engine instead loses the game, and `says` gets a line about it.
@@ -60,18 +60,18 @@ class EnginePlayer:
                 if self._says is None:
                     raise answer
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
-                # The last attempt's error stands for all.
-                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_moves=0)))
+                # Only the last attempt's error is known.
+                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_named=0)))
                 continue
             move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).
-            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_moves=1)))
+            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_named=1)))
         return moves
 
 
-def _counts(failed: Sequence[EngineError], *, num_moves: int) -> ReplyCounts:
-    """`failed`: one move's failed searches. `num_moves`: 1 if the last search named a move, else 0."""
+def _counts(failed: Sequence[EngineError], *, num_named: int) -> ReplyCounts:
+    """`failed`: one move's failed searches. `num_named`: 1 if the last search named a move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
-    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_moves, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
+    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_named, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:

@@ -37,21 +37,21 @@ class HeldoutScores:
 
 
 def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]:
-    """Return means at T = 1, over all boards and by phase, the standard error of `regret_best`, and `move_quality`.
+    """Return means at T = 1, over all boards and by phase, the standard error of `regret_best` (NaN for one board), and `move_quality`.
 
-    `boards.values` must be of `evaluation.heldout_depth`.
+    `boards.values` must be of depth `evaluation.heldout_depth`.
     """
-    top, best, expected, entropy, blunder_mass = _columns(policy, boards)
+    top, likeliest, expected, entropy, blunder_mass = _columns(policy, boards)
     columns = {
         "heldout/expected_value": expected,
         "heldout/regret_sampled": top - expected,
-        "heldout/regret_best": top - best,
+        "heldout/regret_best": top - likeliest,
         "heldout/entropy": entropy,
         "heldout/blunder_mass": blunder_mass,
     }
     metrics = {name: column.mean().item() for name, column in columns.items()}
-    metrics["heldout/regret_best_stderr"] = ((top - best).std() / len(boards) ** 0.5).item()
-    metrics |= move_quality(top.double().numpy(), best.double().numpy())
+    metrics["heldout/regret_best_stderr"] = ((top - likeliest).std() / len(boards) ** 0.5).item()
+    metrics |= move_quality(top.double().numpy(), likeliest.double().numpy())
     phases = torch.from_numpy(boards.phases)
     for name in list(columns)[:-1]:  # `heldout/blunder_mass` is not by phase.
         for index, phase in enumerate(PHASES):
@@ -61,8 +61,8 @@ def heldout_metrics(policy: MovePolicy, boards: BoardArrays) -> dict[str, float]
 
 
 def heldout_scores(policy: MovePolicy, boards: BoardArrays) -> HeldoutScores:
-    top, best, expected = (column.double().numpy() for column in _columns(policy, boards)[:3])
-    return HeldoutScores(regret_best=top - best, regret_sampled=top - expected, expected_value=expected, phases=boards.phases)
+    top, likeliest, expected = (column.double().numpy() for column in _columns(policy, boards)[:3])
+    return HeldoutScores(regret_best=top - likeliest, regret_sampled=top - expected, expected_value=expected, phases=boards.phases)
 
 
 @torch.no_grad()
@@ -75,9 +75,9 @@ def _columns(policy: MovePolicy, boards: BoardArrays) -> list[Tensor]:
         is_legal = distribution.is_legal
         values_BA = values[rows][:, : is_legal.shape[1]].to(is_legal.device)
         top = values_BA.masked_fill(~is_legal, -torch.inf).amax(1)
-        best = values_BA.gather(1, distribution.best()[:, None])[:, 0]
+        likeliest = values_BA.gather(1, distribution.best()[:, None])[:, 0]
         blunder_mass = (distribution.probs * (top[:, None] - values_BA >= BLUNDER) * is_legal).sum(1)
-        parts.append(torch.stack([top, best, distribution.expectation(values_BA), distribution.entropy(), blunder_mass]).cpu())
+        parts.append(torch.stack([top, likeliest, distribution.expectation(values_BA), distribution.entropy(), blunder_mass]).cpu())
     return list(torch.cat(parts, dim=1))
 
 

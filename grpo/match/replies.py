@@ -12,7 +12,7 @@ import chess
 class ReplyCounts:
     num_moves: int = 0  # Requested moves.
     num_answers: int = 0  # First answers and retries.
-    num_unreadable: int = 0  # No move can be parsed, or the engine died or hung.
+    num_unreadable: int = 0  # Answers without a readable move, and searches in which the engine died or hung.
     num_illegal: int = 0
 
     def __add__(self, other: "ReplyCounts") -> "ReplyCounts":
@@ -25,7 +25,7 @@ class ReplyCounts:
 
     @property
     def num_forfeits(self) -> int:
-        """Each forfeited game ended with an answer that was not retried."""
+        """Failed answers that were not retried; each ended a game."""
         return self.num_failed - self.num_retries
 
     @property

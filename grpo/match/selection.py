@@ -1,6 +1,6 @@
 """Report of the step `select`: the decision with its evidence, and sentences for pages.
 
-- Candidate: the checkpoint that games of the step `screen` chose. It becomes champion of the run if the decision promotes it.
+- Candidate: the checkpoint that games of the step `screen` chose. If promoted, it is the run's champion.
 - Pretrained policy: the policy before GRPO, the candidate's own start.
 - Ladder: engine opponents with known ratings.
 - As played: by real results. Adjudicated: a draw by repetition, fifty moves or ply cap is a win of a side that is clearly ahead.
@@ -19,14 +19,14 @@ class Selection(Decision):
 
     champion_step: int  # 0 is the pretrained policy.
     peak_step: int  # Checkpoint whose score against the pretrained policy has the highest lower bound; 0 if none played.
-    peak: Estimate | None = None
+    peak: Estimate | None = None  # Score of `peak_step`.
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]
     """Step -> mean value that the most likely moves lose on held-out boards."""
     confirmation_best_moves: MatchReport | None = None
     confirmation_sampled_moves: MatchReport | None = None
-    previous_champion: MatchReport | None = None
-    previous_weights: str | None = None  # Hash of the earlier runs' champion, if played.
+    previous_champion: MatchReport | None = None  # Against the registry's champion (of earlier runs).
+    previous_weights: str | None = None  # Hash of the registry's champion, if played.
     ladder: Placement | None = None
     ladder_initial: Placement | None = None  # The pretrained policy's, from the same openings.
     initial_weights: str
@@ -43,7 +43,7 @@ class Selection(Decision):
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """Label -> gain in Elo over the pretrained policy. The first gain decides."""
+        """Label -> gain in Elo over the pretrained policy. The first gain decides the verdict."""
         gains: dict[str, Estimate] = {}
         if (games := self.confirmation_best_moves) is not None:
             gains["own start, as played: decides"] = elo_estimate(games.score)

@@ -12,7 +12,10 @@ _EVEN: Final = 0.5
 
 
 def strength_in_words(decision: Selection, baseline: BaselineReport, rungs: Iterable[Rung]) -> str:
-    """Return what games with best moves show of the champion, and of its start if GRPO made the champion."""
+    """Return what games with best moves show of the champion, and of its start if GRPO made the champion.
+
+    `rungs`: the ladder's engine opponents, in order.
+    """
     opponents = {rung.name: rung.words for rung in (*rungs, *BASELINE_RUNGS.values())}
     if decision.promoted:
         sentences = [
@@ -30,8 +33,8 @@ def _on_ladder(place: Placement | None) -> Iterator[tuple[str, MatchReport]]:
         yield from ((games.rung, games.match) for games in place.games)
 
 
-def _sentence(whose: str, matches: Iterable[tuple[str, MatchReport]], opponents: Mapping[str, str]) -> str:
-    """Count the largest of several matches against an opponent."""
+def _sentence(subject: str, matches: Iterable[tuple[str, MatchReport]], opponents: Mapping[str, str]) -> str:
+    """Use the match with most pairs against each opponent: `dict` keeps the last."""
     largest = dict(sorted(matches, key=lambda match: match[1].score.num_pairs))
     parts = list[str]()
     for name, words in opponents.items():
@@ -39,7 +42,7 @@ def _sentence(whose: str, matches: Iterable[tuple[str, MatchReport]], opponents:
             counts = ("{:,}/{:,}/{:,}" if parts else "won {:,}, drawn {:,}, lost {:,}").format(match.wins, match.draws, match.losses)
             parts.append(f"{_verb(match)} {words} ({counts})")
     *first, last = parts or [""]
-    return f"{whose} {', '.join(first)}{' and ' if first else ''}{last}." if parts else ""
+    return f"{subject} {', '.join(first)}{' and ' if first else ''}{last}." if parts else ""
 
 
 def _verb(match: MatchReport) -> str:

@@ -8,7 +8,7 @@ from grpo.board import MAX_LEGAL_MOVES
 
 MIN_TEMPERATURE: Final = 0.01  # A tiny temperature would make logits overflow.
 MAX_TEMPERATURE: Final = 10.0
-BEST_MOVE: Final = 0.0  # Stands for the most likely move.
+BEST_MOVE: Final = 0.0  # Temperature that stands for the most likely move.
 # Declared only because chess programs often set these options.
 _WITHOUT_EFFECT: Final = (
     "option name Hash type spin default 1 min 1 max 33554432",
@@ -23,9 +23,11 @@ class UciError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciOptions:
+    """Raises UciError for a number out of range."""
+
     temperature: float  # `BEST_MOVE`, or the sampling temperature.
     multipv: int = 1  # Number of moves to show.
-    has_lines: bool = True  # Whether the policy can show several moves; else there is no MultiPV.
+    has_lines: bool = True  # Whether the policy can show several moves (MultiPV).
 
     def __post_init__(self) -> None:
         if not (self.temperature == BEST_MOVE or MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE):

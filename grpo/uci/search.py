@@ -14,8 +14,8 @@ from grpo.uci.options import BEST_MOVE, UciOptions
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UciSearchResult:
-    best: chess.Move | None  # Move to play; None resigns.
-    shown: tuple[chess.Move, ...]  # MultiPV lines, `best` first.
+    best: chess.Move | None  # None resigns.
+    shown: tuple[chess.Move, ...]  # MultiPV lines: `best`, then others by probability.
     remark: str  # Text of an `info string` line.
 
 
@@ -23,7 +23,7 @@ class MoveFinder(Protocol):
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
         """Choose from the UCI moves `allowed` (empty: all legal moves). `board` has a legal move.
 
-        A sample's random numbers depend on `seed`, `num_games` (`ucinewgame` commands so far) and the ply.
+        Random numbers depend only on `seed`, `num_games` (`ucinewgame` commands so far) and the ply.
         """
 
 
@@ -33,7 +33,7 @@ class PolicyMoveFinder:
 
     @torch.no_grad()
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Show the chosen move first, then others by probability. With `BEST_MOVE`, probabilities are at temperature 1."""
+        """Probabilities are at temperature 1 with `BEST_MOVE`."""
         positions = PositionBatch.from_boards([board])
         moves = [action_move(index, board.turn) for index in positions.action_ids[0].tolist()]
         is_best = options.temperature == BEST_MOVE
@@ -41,7 +41,7 @@ class PolicyMoveFinder:
         if allowed:
             kept = [column for column, move in enumerate(moves) if move.uci() in allowed]
             moves = [moves[column] for column in kept]
-            # No mask, because sampling needs the allowed moves in the first columns.
+            # The columns of `distribution` must be those of `moves`.
             log_probs = distribution.log_probs[:, kept]
             distribution = MoveDistribution.from_logits(log_probs, torch.ones_like(log_probs, dtype=torch.bool), temperature=1.0)
         chosen = int(distribution.best() if is_best else distribution.sample(1, torch_stream(seed, "uci", num_games, board.ply())))

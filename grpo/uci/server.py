@@ -1,6 +1,6 @@
 """UCI server: lets a chess program play a policy (https://www.chessprogramming.org/UCI).
 
-After `go infinite` or `go ponder`, the server computes the move at once and holds it until `stop` or `ponderhit`.
+The server computes moves at once. It holds a move until `stop` after `go infinite`, until `stop` or `ponderhit` after `go ponder`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # `search` imports torch, which would delay the answer to `uc
 _COMMANDS: Final = frozenset(
     {"uci", "debug", "isready", "setoption", "register", "ucinewgame", "position", "go", "stop", "ponderhit", "quit"}
 )
-NO_MOVE: Final = "(none)"  # `bestmove` of a finished game, as Stockfish sends it.
+NO_MOVE: Final = "(none)"  # `bestmove` without a legal move, as Stockfish sends it.
 RESIGNATION: Final = "0000"
 """The null move, sent as `bestmove` to resign or without a position."""
 
@@ -117,7 +117,7 @@ def serve(engine: UciEngine, received: Iterable[bytes]) -> None:
 
 
 def read_position(words: Sequence[str]) -> chess.Board:
-    """Return the board of the line `position WORDS`, with its moves. Raises UciError for an impossible position or an illegal move.
+    """Return the board after the line `position WORDS`. Raises UciError for bad syntax, an impossible position or an illegal move.
 
     Impossible castling and en-passant rights are dropped, as chess programs expect.
     """
@@ -144,7 +144,7 @@ def read_position(words: Sequence[str]) -> chess.Board:
 
 
 def score_after(board: chess.Board, move: chess.Move) -> str:
-    """Return a move's UCI score: `mate 1`, `cp 0` for a draw, otherwise the mover's lead in material in centipawns.
+    """Return a move's UCI score: `mate 1`, `cp 0` for a draw, otherwise the mover's lead in material after it (1/100 pawn).
 
     Chess programs demand a score, and a policy has no value of a position.
     """

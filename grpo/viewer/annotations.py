@@ -13,7 +13,7 @@ from grpo.match.matches import MatchResult, PlayedGame
 from grpo.viewer.highlights import choose_highlights
 
 MoveProbabilities = Callable[[Sequence[chess.Board]], Sequence[Mapping[str, float]] | None]
-"""Boards with legal moves -> each board's UCI move -> probability at temperature 1, or None."""
+"""Takes boards with legal moves. Returns each board's probabilities (UCI move -> probability) at temperature 1, or None if unknown."""
 Policies = tuple[MoveProbabilities | None, MoveProbabilities | None]  # First and second player.
 
 
@@ -27,14 +27,14 @@ class MoveNote:
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
-        """Return the engine's best move, of equals the first; None if the search failed."""
+        """Return the move of highest win probability, of equals (such as mates) the first; None if the search failed."""
         return max(self.scores, key=lambda move: win_chance(self.scores[move]), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatedGame:
     why: str  # Rule that chose the game.
-    notes: tuple[MoveNote, ...]
+    notes: tuple[MoveNote, ...]  # For the position before each move.
 
 
 def round_number(index: int) -> str:

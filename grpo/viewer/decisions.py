@@ -26,7 +26,7 @@ class ValuedMove(Document):
     move: str  # UCI.
     probability: float
     """Probability at temperature 1; in `NotableDecision.before`, the earlier policy's."""
-    value: float  # Value for the player to move.
+    value: float  # For the mover.
 
 
 class NotableDecision(Document):
@@ -52,7 +52,8 @@ class Decisions(Document):
 def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, before: "MovePolicy | None" = None) -> Decisions:
     """Return, for each list, at most `count` decisions with the largest measure above 0; of equals the earlier board.
 
-    `boards.values` must be of depth `evaluation.heldout_depth` (not checked).
+    Without the earlier policy `before`, `improved` and `worsened` are empty.
+    `boards.values` must be of depth `evaluation.heldout_depth`.
     """
     from grpo.match.regret import move_probabilities  # Imports torch.
 
@@ -61,9 +62,10 @@ def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, 
     values = np.where(boards.is_legal, boards.values.astype(np.float64), -np.inf)
     ordered = np.sort(values, axis=1)[:, ::-1]
     regret = ordered[:, 0] - values[rows, chosen]
+    # With one column, `second` is the best value.
     second = ordered[:, min(1, ordered.shape[1] - 1)]
     margin = np.where(np.isfinite(second), ordered[:, 0] - second, 0.0)
-    earlier = None if before is None else move_probabilities(before, boards)
+    earlier_probs = None if before is None else move_probabilities(before, boards)
 
     def decision(row: int) -> NotableDecision:
         board = decode(boards.encodings[row])
@@ -80,14 +82,14 @@ def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, 
             best=valued_move(best, probs),
             regret=float(regret[row]),
             margin=float(margin[row]),
-            before=None if earlier is None else valued_move(int(earlier[row].argmax()), earlier),
+            before=None if earlier_probs is None else valued_move(int(earlier_probs[row].argmax()), earlier_probs),
         )
 
     def largest(measure: NDArray[np.float64]) -> tuple[NotableDecision, ...]:
         return tuple(decision(int(row)) for row in np.argsort(-measure, kind="stable")[:count] if measure[row] > 0)
 
-    gain = np.zeros(len(boards)) if earlier is None else values[rows, chosen] - values[rows, earlier.argmax(1)]
-    only_good = np.where(regret == 0, margin, 0.0)
+    gain = np.zeros(len(boards)) if earlier_probs is None else values[rows, chosen] - values[rows, earlier_probs.argmax(1)]
+    margin_if_found = np.where(regret == 0, margin, 0.0)
     return Decisions(
-        num_boards=len(boards), improved=largest(gain), worsened=largest(-gain), worst=largest(regret), best=largest(only_good)
+        num_boards=len(boards), improved=largest(gain), worsened=largest(-gain), worst=largest(regret), best=largest(margin_if_found)
     )

@@ -14,17 +14,17 @@ NUM_HIGHLIGHTS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Summary of a game. Leads in material are in pawns, above 0 if the match's first player is ahead."""
+    """Leads in material are in pawns, above 0 if the match's first player is ahead."""
 
     index: int
     score: float
     num_plies: int
     highest: int
-    lowest: int  # Smallest lead; below 0 if the second player led.
+    lowest: int
 
     @property
     def swing(self) -> tuple[int, int]:
-        """Smaller of both players' largest leads, above 0 if both led; then the range of leads."""
+        """Smaller of both players' largest leads (above 0 if both led), and the range of leads."""
         return min(self.highest, -self.lowest), self.highest - self.lowest
 
 
@@ -36,11 +36,11 @@ _RULES: Final[tuple[tuple[str, Callable[[_Course], bool], Callable[[_Course], tu
     ("longest win", lambda game: game.score == 1, lambda game: (game.num_plies,)),
     ("closest", lambda game: game.num_plies > 0, lambda game: (-max(game.highest, -game.lowest), game.num_plies)),
 )
-"""Name, condition on a game, measure. The largest measure wins."""
+"""Name, condition on a game, measure. Each rule, in order, chooses the game with the largest measure."""
 
 
 def choose_highlights(result: MatchResult) -> dict[int, str]:
-    """Choose up to `NUM_HIGHLIGHTS` distinct games. Return index -> name of the rule.
+    """Choose up to `NUM_HIGHLIGHTS` distinct games with moves. Return index -> name of the rule.
 
     Wins and leads are the first player's. The next biggest swings take the places of rules without a game.
     """

@@ -32,7 +32,7 @@ class HumanGame:
     ) -> None:
         """Set up the position `fen`. Raises MoveError if the position is illegal or its game is over.
 
-        `choose` returns the opponent's move, or None to resign. `probabilities` returns each board's UCI move -> probability, or None.
+        `choose` returns the opponent's move; None resigns. `probabilities` returns each board's UCI move -> probability; None if unknown.
         """
         try:
             self.board = chess.Board(fen)
@@ -48,7 +48,7 @@ class HumanGame:
 
     @property
     def end(self) -> str:
-        """How the game ended, or ""."""
+        """How the game ended; "" during the game."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -100,7 +100,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN) of `num_plies_back` plies ago, with probabilities, if known."""
+        """Return the five most probable moves (SAN, such as Nf3) `num_plies_back` plies ago, with probabilities; empty if unknown."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
@@ -120,6 +120,7 @@ class HumanGame:
         return f"{game.accept(chess.pgn.StringExporter())}\n"
 
     def facts(self) -> dict[str, Any]:
+        """Return the data of `play.html`."""
         is_answered = self.board.move_stack and self.board.turn == self.person_is_white
         return {
             "opponent": self.opponent,

@@ -14,7 +14,7 @@ from grpo.match.matches import MatchResult
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
 _PAGES: Final = Path(__file__).parent / "pages"
-_NUM_SHOWN: Final = 5  # Most probable moves of a position.
+_NUM_SHOWN: Final = 5
 _DIGITS: Final = 4
 
 
@@ -46,10 +46,10 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
     white, black = game.white_and_black(result.first, result.second)
     start, *_ = boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # Win probability of the player who moved to a position; in the opening, after the engine's best move.
-    before = [(noted.notes[0].chance(best), start.turn)]
-    before += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
-    chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in before]
+    # Each position has the score of the move that led to it, and the opening has the score of the engine's best move.
+    scored = [(noted.notes[0].chance(best), start.turn)]
+    scored += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
+    chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in scored]
     options = [_options(note, board, uci) for note, board, uci in zip(noted.notes, boards, game.moves, strict=False)]
     return {
         "why": noted.why,
@@ -69,9 +69,9 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
 
 
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
-    """Return `options` (moves to show), `likeliest` (None if unknown) and `best` (None if the search failed).
+    """Return `options`, `likeliest` (None if unknown) and `best` (None if the search failed).
 
-    Options are the five most probable moves (or else the five best), the move played, and the engine's best move.
+    Options are the five most probable moves (the five best if probabilities are unknown), the move played, and the engine's best move.
     """
     order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
     ranked = sorted(order, key=lambda move: -order[move])

@@ -22,12 +22,12 @@ class PlayServer(ThreadingHTTPServer):
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
         """Listen on the loopback address; port 0 is a free port. Raises OSError for a taken port.
 
-        `new_game`: the person has White (True), Black (False) or either color (None). `on_finished` is called once per game.
+        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets each finished game once.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
         self.game = new_game(None)
-        self.lock = threading.Lock()  # A browser opens several connections.
+        self.lock = threading.Lock()  # A browser opens several connections, each with a thread.
         self.token = secrets.token_urlsafe(16)
         self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
 

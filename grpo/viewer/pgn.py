@@ -1,4 +1,4 @@
-"""PGN export of matches."""
+"""Export of matches as PGN (text format of chess)."""
 
 import re
 import textwrap

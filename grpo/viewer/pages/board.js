@@ -24,7 +24,8 @@ function piecesOf(placement) {
   return Object.fromEntries(named.filter(([, letter]) => letter !== " "));
 }
 
-/** Draw a position. With `onSquare`, squares are buttons that call it. `arrows` are [kind, uci]; `from` and `targets` are squares. */
+/** Draw a position. With `onSquare`, squares are buttons that call it. `placement` is the first field of a FEN; `last` is the last move (UCI);
+ * `arrows` are ["policy" or "engine", uci]; `from` and `targets` are squares. */
 function drawBoard({ placement, isFlipped = false, last = "", arrows = [], from = "", targets = [], onSquare = null }) {
   const board = byId("board"), pieces = piecesOf(placement), squares = [];
   const focused = board.contains(document.activeElement) ? document.activeElement.dataset.square : "";
