@@ -38,7 +38,7 @@ class CachedReplies:
 def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tensor) -> CachedReplies:
     """Compute the replies' features for the moves in `columns_BC` [B, C]; -1 is no move."""
     rows, slots = (columns_BC >= 0).nonzero(as_tuple=True)
-    some = reply_features(encodings_BE, rows, action_ids_BA[rows, columns_BC[rows, slots]])
+    computed = reply_features(encodings_BE, rows, action_ids_BA[rows, columns_BC[rows, slots]])
     index = rows * columns_BC.shape[1] + slots
 
     # Empty slots get zeros. `entries` stay as they are, because empty slots have none and `index` ascends.
@@ -46,7 +46,7 @@ def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tenso
         return values.new_zeros(columns_BC.numel(), *values.shape[1:]).index_copy(0, index, values)
 
     features = MoveFeatures(
-        boards=spread(some.boards), counts=spread(some.counts), num_entries=spread(some.num_entries), entries=some.entries
+        boards=spread(computed.boards), counts=spread(computed.counts), num_entries=spread(computed.num_entries), entries=computed.entries
     )
     return CachedReplies(columns=columns_BC, features=features)
 
@@ -56,12 +56,13 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
     ids = action_ids_BA[rows, columns]
     if cached is None:
         return reply_features(encodings_BE, rows, ids)
-    is_move = cached.columns[rows] == columns[:, None]
-    is_cached = is_move.any(1)
+    is_match = cached.columns[rows] == columns[:, None]
+    is_cached = is_match.any(1)
     source = cached.features
-    index = rows * cached.columns.shape[1] + is_move.to(torch.uint8).argmax(1)
+    index = rows * cached.columns.shape[1] + is_match.to(torch.uint8).argmax(1)
     misses = (~is_cached).nonzero()[:, 0]
     if len(misses):
+        # Newly computed boards follow the cached ones.
         index[misses] = len(source.counts) + torch.arange(len(misses), device=rows.device)
         source = joined([source, reply_features(encodings_BE, rows[misses], ids[misses])])
     return source.select_rows(index, source.counts.shape[1])
@@ -76,4 +77,4 @@ def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatu
     action_ids, is_legal = padded_actions(after_ME)
     size = _MOVES_AT_ONCE[ids.device.type]
     parts = zip(after_ME.split(size), action_ids.split(size), is_legal.split(size), strict=True)  # type: ignore[no-untyped-call]
-    return joined([move_features(after, ids, legal, torch.zeros_like(legal)) for after, ids, legal in parts])
+    return joined([move_features(after, replies, legal, torch.zeros_like(legal)) for after, replies, legal in parts])
