@@ -1,6 +1,6 @@
-"""Action ids of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
+"""Action ids (0-1967) of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
 
-The 1,968 actions are all queen and knight moves (1,792) and all promotions (176).
+The actions are all moves of a queen or knight on an empty board (1,792) and all promotions (176), sorted by UCI text.
 """
 
 from typing import Final
@@ -76,7 +76,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
     slow = own
     if king is not None and not board.is_check():
         # An unpinned piece, except pawn and king, can move to every attacked square without an own piece. This takes half the time of
-        # generating moves. `slow` has the other pieces.
+        # `generate_legal_moves`, which serves the other pieces (`slow`).
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -89,13 +89,13 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Draw uniformly from the legal moves sorted by UCI text."""
+    """Draw uniformly from the legal moves (at least one). The order by UCI text decides which move a seed draws."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random moves, fewer at a game's end."""
+    """Push `count` random moves, or fewer if no legal move is left."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

@@ -1,7 +1,7 @@
-"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without its score of mixed armies.
+"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without the rule's mixedness score.
 
-- endgame: at most 6 queens, rooks, bishops and knights of both sides
-- opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank
+- endgame: both sides together have at most 6 queens, rooks, bishops and knights
+- opening: they have more than 10, and each side has at least 4 pieces (also the king, no pawns) on the rank where they began
 - middlegame: other positions
 """
 
@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 
 PHASES: Final[tuple[Phase, ...]] = tuple(Phase)  # In the order of a game.
-_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Bitboards.
+_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Sets of squares, a bit per square from a1.
 
 
 def phase_of(board: "chess.BaseBoard") -> Phase:
