@@ -1,4 +1,4 @@
-"""Functions of the kind `network`; `grpo.settings.kinds.Kind` describes them."""
+"""Functions of the policy kind `network` (chess networks). `grpo.settings.kinds.Kind` says what each kind's functions do."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Raises IncompatibleError for a missing network."""
+    """Return a line to print. Raises IncompatibleError for a missing network."""
     name = settings.policy.network
     if not is_network(name):
         raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
@@ -23,12 +23,12 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """A network begins with random weights."""
+    """Return nothing, because the settings determine a new network's weights."""
     return {}
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that ranks a board's legal moves by probability at temperature 1."""
+    """Return a function: board -> legal moves in UCI, likeliest first, and their probabilities at temperature 1."""
     policy = NetworkPolicy.load(folder, device)
 
     @torch.no_grad()

@@ -1,11 +1,12 @@
 """The chess network: a move's logit is a score of the position after the move (the afterstate).
 
-Each square has two embeddings: one of (piece, both sides' control of the square), one of (piece, square). A position is the sum of all
-these embeddings. Two small layers and a linear short cut turn the sum into a score.
+Each square has two embeddings: one of its piece and both sides' control (which pieces attack the square), one of its piece and its place.
+A position is the sum of these embeddings, and of a few for the complete position, such as mate. Two small layers and a linear short cut
+turn the sum into a score.
 
-A move changes about 13 squares, so the sum after a move is the board's sum minus removed plus new rows.
+A move changes about 13 squares. So the sum after a move is computed from the board's sum: old rows are subtracted, new rows are added.
 
-Legend: B boards, A moves of a board (padded), N moves of all boards.
+Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, W width.
 """
 
 from typing import Final, cast
@@ -45,7 +46,7 @@ class Network(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         rows = torch.randn(NUM_ROWS, config.width) * _EMBEDDING_SCALE
-        # Dataset boards have no history, so only GRPO changes this row.
+        # Boards of the dataset have no history, so pretraining never trains this row. A row of zeros changes no logit.
         rows[REPETITION] = 0
         self.embedding = nn.Parameter(rows)
         self.scorer = Scorer(config.width, config.hidden_width)
@@ -56,5 +57,5 @@ class Network(nn.Module):
 
 
 def padded(scores_N: Tensor, is_move_BA: Tensor, padding: float = 0.0) -> Tensor:
-    """Return the scores of all moves as [B, A]."""
+    """Return [B, A]: the scores where `is_move_BA` is True, row by row, and `padding` elsewhere."""
     return scores_N.new_full(is_move_BA.shape, padding).masked_scatter(is_move_BA, scores_N)
