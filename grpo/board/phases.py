@@ -32,9 +32,9 @@ def phase_of(board: "chess.BaseBoard") -> Phase:
     pieces = (board.queens | board.rooks | board.bishops | board.knights).bit_count()
     if pieces <= 6:
         return Phase.ENDGAME
-    officers = board.occupied & ~board.pawns
-    white_home = (officers & board.occupied_co[True] & _FIRST_RANK).bit_count()
-    black_home = (officers & board.occupied_co[False] & _LAST_RANK).bit_count()
+    non_pawns = board.occupied & ~board.pawns
+    white_home = (non_pawns & board.occupied_co[True] & _FIRST_RANK).bit_count()
+    black_home = (non_pawns & board.occupied_co[False] & _LAST_RANK).bit_count()
     if pieces > 10 and min(white_home, black_home) >= 4:
         return Phase.OPENING
     return Phase.MIDDLEGAME
