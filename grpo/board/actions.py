@@ -1,6 +1,6 @@
 """Action ids (0-1967) of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
 
-The actions are all moves of a queen or knight on an empty board (1,792) and all promotions (176), sorted by UCI text.
+The actions are all queen and knight moves on an empty board (1,792) and all promotions (176).
 """
 
 from typing import Final
@@ -39,7 +39,7 @@ def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
     return table
 
 
-# Player to move -> [from][to][promotion piece or 0] -> id. A dictionary of moves would take 1.5 times as long.
+# Player to move -> [from][to][promotion piece or 0] -> id. A dictionary takes 1.5 times as long.
 _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(turn).tolist() for turn in chess.COLORS}
 
 
@@ -89,13 +89,13 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Draw uniformly from the legal moves (at least one). The order by UCI text decides which move a seed draws."""
+    """Draw uniformly from the legal moves, sorted by UCI text. At least one must exist."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random moves, or fewer if no legal move is left."""
+    """Push `count` random moves, or fewer if the game ends."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

@@ -3,7 +3,7 @@
 - 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
 - 64-67: castling rights: the mover's (king side, queen side), then the opponent's
 - 68: file (1-8) of the en-passant square if a capture there is legal, else 0
-- 69: half-move clock (plies since the last capture or pawn move), at most 100
+- 69: half-move clock (plies since a capture or pawn move), at most 100
 - 70: 1 if the mover is Black; only `decode` reads it
 """
 
@@ -64,10 +64,7 @@ def _en_passant_file(board: chess.Board) -> int:
 
 
 def encode_fens(fens: Sequence[str]) -> NDArray[np.uint8]:
-    """Return encodings [len(fens), 71] of FENs with six fields.
-
-    A FEN may name an en-passant square only if a capture there is legal, as in `board.fen()`. FENs are not checked.
-    """
+    """Return encodings [len(fens), 71]. A FEN may name an en-passant square only if a capture there is legal, as in `board.fen()`."""
     rows = np.zeros((len(fens), ENCODING_SIZE), dtype=np.uint8)
     parts = [fen.split(" ", 5) for fen in fens]
     is_black = np.array([turn == "b" for _, turn, *_ in parts], dtype=np.bool_)
@@ -131,7 +128,7 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a text key: the mover's placement, castling rights and en-passant square. A position and its color mirror share it."""
+    """Return a text that leaves out the clocks. A position and its color mirror have the same key."""
     return key_of_fen(mover_fen(board))
 
 

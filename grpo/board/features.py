@@ -4,8 +4,8 @@ Each square, also an empty one, has two features:
 - its piece with both sides' control (a side's least valuable attacker, and whether several attack)
 - its piece with the square
 
-A move lists the square features that the move removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete
-afterstate, such as mate.
+A move lists the features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as
+mate.
 
 Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries (in `encodings_BE`: 71 bytes),
 R rows and W columns of the network's table.
@@ -31,7 +31,7 @@ NUM_ROWS: Final = REPETITION + 1
 
 # An entry is a code, negative if the move removes the feature:
 # - Code 1 + i is feature i, because 0 has no sign.
-# - The next 101 codes are the half-move clock's values 0-100. Their row is `REPETITION - 1`, their weight is value / 100.
+# - The next 101 codes are the half-move clock's values 0-100: row `REPETITION - 1` with weight value / 100.
 # - The last code stands for all features of the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
@@ -57,13 +57,13 @@ _Record = TypeVar("_Record", bound="DataclassInstance")
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class MoveFeatures:
-    boards: Tensor  # [B, 128] int16, features (from 0) before any move: 64 of piece and control, 64 of piece and square.
+    boards: Tensor  # [B, 128] int16, features before any move: 64 of piece and control, 64 of piece and square.
     counts: Tensor  # [B, A] uint8, number of entries of each move; 0 on padding.
     num_entries: Tensor  # [B] int64, number of entries of all moves of a board.
     entries: Tensor  # [E] int16, board by board, move by move; a move's first entry is the board's code.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
-        """Return the features of the boards `rows` [K]. Each must have at most `width` moves; A becomes `width`."""
+        """Return the features of the boards `rows` [K], which have at most `width` moves. A becomes `width`."""
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
@@ -85,9 +85,9 @@ class MoveFeatures:
 
     def reflected(self, turned_B: Tensor) -> "MoveFeatures":
         """Return the features, mirrored left to right where `turned_B` ([B] bool) is True. Moves keep their columns."""
-        # The table maps entries; a feature's entry is the feature + 1.
         table = _REFLECTED_ENTRY.to(self.entries.device)
         images = table.index_select(0, self.entries.int() + _BOARD)
+        # A feature's entry is 1 + the feature.
         boards = torch.where(turned_B[:, None], table[self.boards.long() + 1 + _BOARD] - 1, self.boards)
         entries = torch.where(turned_B.repeat_interleave(self.num_entries), images, self.entries)
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
@@ -109,7 +109,7 @@ class MoveFeatures:
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Concatenate the tensors ([K] or [K, width]), also of nested dataclasses. Narrow rows get zeros. Other values are the first part's."""
+    """Concatenate the tensors [K] or [K, width], also of nested dataclasses; 0 pads the width. Other values are the first part's."""
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):
@@ -129,7 +129,7 @@ def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` whose gradient is a second `embedding_bag`: faster on the CPU, slower on CUDA."""
+    """`embedding_bag` whose gradient is a second `embedding_bag`: faster on the CPU."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
     after = afterstates(encodings_BE, rows, action_ids_BA.flatten()[moves])
     old, new, squares = after.before, after.after, after.squares
     differs = old[0] != new[0]
-    sizes = 2 + 2 * differs  # A changed square removes and adds a control feature; if the piece differs, also a piece feature.
+    sizes = 2 + 2 * differs  # Control's features, old and new; if the piece changes, also the piece's.
     clock = (after.features[:, -1] * MAX_HALFMOVE_CLOCK).round()
     has = torch.cat([torch.ones_like(clock[:, None]) > 0, after.features > 0, repeats_BA.flatten()[moves, None]], 1)
     num_first = has.sum(1)
@@ -166,7 +166,6 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
     for code, is_there in zip(codes, has.unbind(1), strict=True):
         entries[place] = code  # If the move lacks the feature, the next entry overwrites the code.
         place = place + is_there
-    # A move's changed squares follow its other entries.
     place = sizes.cumsum(0) - sizes + num_first.cumsum(0).index_select(0, after.moves)
     entries.scatter_(0, place, (-1 - _control(old)).to(torch.int16))
     entries.scatter_(0, place + 1, (1 + _control(new)).to(torch.int16))
@@ -184,7 +183,6 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
 
 
 def _control(codes: Tensor) -> Tensor:
-    """Return the features of piece and control, from the piece, our control and their control [3, ...]."""
     return (codes[0] * NUM_CONTROLS + codes[1]) * NUM_CONTROLS + codes[2]
 
 

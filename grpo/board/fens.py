@@ -6,7 +6,7 @@ import chess
 
 
 def boards_of_fens(fens: Any) -> list[chess.Board]:
-    """Return the board of each FEN. Raises ValueError, which names the row (from 0), if an entry is not the FEN of a legal position."""
+    """Raises ValueError, which names the row (from 0), if an entry is not the FEN of a legal position."""
     boards = []
     for row, fen in enumerate(fens):
         if not isinstance(fen, str):

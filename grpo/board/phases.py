@@ -1,7 +1,7 @@
 """Game phase of a position, by Lichess's rule (`Divider` of scalachess) without the rule's mixedness score.
 
 - endgame: both sides together have at most 6 queens, rooks, bishops and knights
-- opening: they have more than 10, and each side has at least 4 pieces (also the king, no pawns) on the rank where they began
+- opening: they have more than 10, and each side has at least 4 pieces on its first rank; the king counts, pawns do not
 - middlegame: other positions
 """
 
@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 
 PHASES: Final[tuple[Phase, ...]] = tuple(Phase)  # In the order of a game.
-_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Sets of squares, a bit per square from a1.
+_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Bit s is square s.
 
 
 def phase_of(board: "chess.BaseBoard") -> Phase:

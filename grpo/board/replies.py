@@ -1,7 +1,6 @@
 """Features of the opponent's replies. A reply is a legal answer to a move; its features describe the position after both.
 
-Legend: B boards, E bytes of an encoding, A legal moves of a board (padded), C cached moves of a board, M >= 1 moves of any of the boards.
-A column is a move's index among the A.
+Legend: B boards, E bytes of an encoding, A legal moves of a board (padded), C cached moves of a board, M >= 1 moves.
 """
 
 from dataclasses import dataclass
@@ -13,16 +12,16 @@ from torch import Tensor
 from grpo.board.features import MoveFeatures, joined, move_features
 from grpo.board.moves import padded_actions, positions_after
 
-# Moves whose replies are computed at once. Some 12,000 replies to 400 moves just fit into a CPU's cache; smaller parts need more calls.
+# Some 12,000 replies to 400 moves fit into a CPU's cache. Smaller parts need more calls.
 _MOVES_AT_ONCE: Final = {"cpu": 400, "cuda": 20_000}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CachedReplies:
-    """Features of the replies to some moves of B boards. The cache saves time if boards are used again. It changes no result."""
+    """Features of the replies to some moves of B boards. Saves time if boards are used again; changes no result."""
 
-    columns: Tensor  # [B, C] int64, column of each cached move; -1 in an empty slot.
-    features: MoveFeatures  # B * C positions after the moves of `columns`, row by row. No entries for an empty slot, or if no reply exists.
+    columns: Tensor  # [B, C] int64, column (index in A) of each cached move; -1 in an empty slot.
+    features: MoveFeatures  # B * C positions after these moves, row by row. Empty slots and game ends have no entries.
 
     def select_rows(self, rows: Tensor) -> "CachedReplies":
         columns, width = self.columns[rows], self.features.counts.shape[1]
@@ -30,18 +29,18 @@ class CachedReplies:
         return CachedReplies(columns=columns, features=self.features.select_rows(index, width))
 
     def reflected(self, turned_B: Tensor) -> "CachedReplies":
-        """Mirror the positions left to right where `turned_B` ([B] bool) is True. Moves keep their columns."""
+        """See `MoveFeatures.reflected`."""
         turned = turned_B.repeat_interleave(self.columns.shape[1])
         return CachedReplies(columns=self.columns, features=self.features.reflected(turned))
 
 
 def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tensor) -> CachedReplies:
-    """Compute the replies' features for the moves in `columns_BC` [B, C]; -1 is no move."""
+    """Compute the replies to the moves in `columns_BC` [B, C]; -1 is no move."""
     rows, slots = (columns_BC >= 0).nonzero(as_tuple=True)
     computed = reply_features(encodings_BE, rows, action_ids_BA[rows, columns_BC[rows, slots]])
     index = rows * columns_BC.shape[1] + slots
 
-    # Empty slots get zeros. `entries` stay as they are, because empty slots have none and `index` ascends.
+    # Empty slots get zeros. `entries` keep their order, because `index` ascends.
     def spread(values: Tensor) -> Tensor:
         return values.new_zeros(columns_BC.numel(), *values.shape[1:]).index_copy(0, index, values)
 
@@ -52,7 +51,7 @@ def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tenso
 
 
 def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedReplies | None, rows: Tensor, columns: Tensor) -> MoveFeatures:
-    """Return `reply_features` of M moves, from the cache where possible. Move m is in column `columns[m]` >= 0 of board `rows[m]`."""
+    """Return `reply_features`, from the cache where possible. Move m is in column `columns[m]` >= 0 of board `rows[m]`."""
     ids = action_ids_BA[rows, columns]
     if cached is None:
         return reply_features(encodings_BE, rows, ids)
@@ -62,16 +61,15 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
     index = rows * cached.columns.shape[1] + is_match.to(torch.uint8).argmax(1)
     misses = (~is_cached).nonzero()[:, 0]
     if len(misses):
-        # Newly computed boards follow the cached ones.
         index[misses] = len(source.counts) + torch.arange(len(misses), device=rows.device)
         source = joined([source, reply_features(encodings_BE, rows[misses], ids[misses])])
     return source.select_rows(index, source.counts.shape[1])
 
 
 def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatures:
-    """Return the features of M boards. Board m is the position after move m, seen by the opponent; its moves are the replies.
+    """Return the features of M positions after legal moves, seen by the opponent. The positions' moves are the replies.
 
-    Move m is the legal action `ids[m]` on board `encodings_BE[rows[m]]`. No reply is marked as a repetition of a position.
+    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. Replies never count as repetitions.
     """
     after_ME = positions_after(encodings_BE, rows, ids)
     action_ids, is_legal = padded_actions(after_ME)

@@ -24,7 +24,7 @@ STATE: Final = "state.safetensors"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """All that a resumed training needs besides the policy. Random generators are not saved, because each step seeds its own."""
+    """All that a resumed training needs besides the policy. Random generators are not saved: each step seeds its own."""
 
     step: int
     """Number of rollouts done."""
@@ -35,7 +35,7 @@ class TrainingState:
     tensors: Mapping[str, Tensor]
     """Name -> tensor, with one of three prefixes:
     - `optimizer.`: Adam's moments.
-    - `task.`: the current positions from self-play, if there are any.
+    - `task.`: positions from self-play.
     - `training.`: the trained weights, if the policy is their moving average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
@@ -81,7 +81,7 @@ def checkpoint_step(folder: Path) -> int:
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
     """Return the steps to delete, oldest first. `regrets`: step -> held-out regret (lower is better); NaN is the worst.
 
-    The newest checkpoint and the best always stay. Further ones stay by regret, until `keep` stay. Of equal regrets, the newer is better.
+    The newest and the best checkpoint stay, then those of lowest regret until `keep` stay. Of equal regrets, the newer is better.
     """
     if not regrets:
         return []

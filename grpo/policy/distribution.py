@@ -1,7 +1,7 @@
 """Distribution of a policy over the legal moves of a batch of boards.
 
-Legend: B boards, A legal moves of a board (padded), G samples of a board. A column is a move's index among the A. Padding has probability
-0, but its log-probability is stored as 0, because 0 * -inf would be NaN.
+Legend: B boards, A legal moves (padded), G samples of a board. A column is a move's index among the A. Padding has probability 0, but
+log-probability 0, because 0 * -inf would be NaN.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class PositionBatch:
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Each board must have a legal move. `repeats` comes from the boards' move stacks."""
+        """Each board must have a legal move. Move stacks give `repeats`."""
         encodings = torch.from_numpy(encode(boards))
         action_ids, is_legal = padded_actions(encodings)
         repeats = torch.zeros_like(is_legal)
@@ -86,7 +86,7 @@ class PositionBatch:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def replies(self, rows: Tensor, columns: Tensor) -> MoveFeatures:
-        """Return the features of all replies to M moves. Move m is in column `columns[m]` of board `rows[m]`."""
+        """Return the features of all replies to M moves, in `columns` [M] of the boards `rows` [M]."""
         return find_replies(self.encodings, self.action_ids, self.cached_replies, rows, columns)
 
     def with_features(self) -> Self:
@@ -138,12 +138,12 @@ class MoveDistribution:
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
         """Sample by inverse transform from uniform float64 numbers in [0, 1). Return columns, [B, G] int64 on the CPU."""
         cumulated = self.probs.double().cpu().cumsum(1)
-        # Uniform numbers are at most 1 - 2**-53, so the rounded product is below the total: no column is past the last move. With `right`,
-        # no move of probability 0 is drawn.
+        # Uniform numbers are at most 1 - 2**-53, so the rounded product is below the total: no column is past the last move. `right` skips
+        # moves of probability 0.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
-        """Return the column of the most likely move, [B]; the first of equally likely moves."""
+        """Return the column of the most likely move, [B]; among equals the first."""
         return self.probs.argmax(1)
 
     def num_legal(self) -> Tensor:  # [B]
@@ -156,7 +156,7 @@ class MovePolicy(Protocol):
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return the dataclass with all tensors on the device, also those of nested dataclasses."""
+    """Return the dataclass with all tensors on the device, also in nested dataclasses."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})

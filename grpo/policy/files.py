@@ -35,7 +35,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """`policy`: settings `[policy]`. `files`: names of the other files, the weights file first. `more`: further keys of `facts.json`."""
+    """`policy`: settings `[policy]`. `files`: names of the other files, the weights file first. `more`: further keys."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": action_table_hash(), **more})
 
 
@@ -85,7 +85,7 @@ def weights_file(folder: Path) -> Path:
 
 
 def copy_policy(folder: Path, target: Path) -> None:
-    """Copy the policy's files into the new folder `target`. Raises FileExistsError if `target` exists."""
+    """Copy the policy's files into the new folder `target`. Raises FileExistsError."""
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)

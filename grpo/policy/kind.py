@@ -1,4 +1,4 @@
-"""Functions of the policy kind `network` (chess networks). `grpo.settings.kinds.Kind` says what each kind's functions do."""
+"""Functions of the policy kind `network`; `grpo.settings.kinds.Kind` describes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """Return nothing, because the settings determine a new network's weights."""
+    """The settings determine a new network's weights."""
     return {}
 
 

@@ -24,7 +24,7 @@ from grpo.policy.networks import LooksAhead, make_network
 from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
-_MAX_CACHED: Final = 50_000  # Boards whose replies are cached: at most 350 MB.
+_MAX_CACHED: Final = 50_000  # Boards: 350 MB.
 _NUM_CACHED: Final = 3  # Cached moves of a board: more than the network looks at, because training changes the choice.
 _CACHED_AT_ONCE: Final = 1_024  # Boards; limits memory.
 _HASHED_BYTES: Final = 1 << 20
@@ -60,7 +60,7 @@ class NetworkPolicy:
     kind: ClassVar[str] = NETWORK
 
     def __init__(self, network: nn.Module, config: PolicyConfig, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
-        """Move the network to the device. With `precision` bfloat16, the network computes under autocast."""
+        """Move the network to the device. `precision` bfloat16 means autocast."""
         self.network = network.to(device).eval()
         self.config = config
         self.device = device
@@ -76,7 +76,7 @@ class NetworkPolicy:
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def prepared(self, positions: PositionBatch) -> PositionBatch:
-        """Return the positions with cached features, for repeated use; also with the opponent's replies if the network looks ahead.
+        """Return the positions with features, and replies if the network looks ahead, for repeated use.
 
         Features take 1.5 kB per board, replies 7 kB more. More than `_MAX_CACHED` boards get no replies.
         """
@@ -92,7 +92,7 @@ class NetworkPolicy:
         return joined(cached)
 
     def look_ahead(self, wanted: bool) -> None:
-        """Turn on or off whether the network reads the opponent's replies. In a new network, replies change no logit."""
+        """Turn the network's reading of replies on or off. In a new network, replies change no logit."""
         if isinstance(self.network, LooksAhead):
             self.network.looks_ahead = wanted
 

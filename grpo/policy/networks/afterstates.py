@@ -1,10 +1,9 @@
 """The chess network: a move's logit is a score of the position after the move (the afterstate).
 
-Each square has two embeddings: one of its piece and both sides' control (which pieces attack the square), one of its piece and its place.
-A position is the sum of these embeddings, and of a few for the complete position, such as mate. Two small layers and a linear short cut
-turn the sum into a score.
+Each square has two embeddings: one of piece and control (by which pieces the square is attacked), one of piece and square. A position is
+the sum of these and of a few more, such as mate. Two small layers and a linear short cut turn the sum into a score.
 
-A move changes about 13 squares. So the sum after a move is computed from the board's sum: old rows are subtracted, new rows are added.
+A move changes about 13 squares, so a sum is computed from the sum before the move: old rows are subtracted, new rows added.
 
 Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, W width.
 """
@@ -46,7 +45,7 @@ class Network(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         rows = torch.randn(NUM_ROWS, config.width) * _EMBEDDING_SCALE
-        # Boards of the dataset have no history, so pretraining never trains this row. A row of zeros changes no logit.
+        # Boards of the dataset have no history, so only GRPO trains this row; until then it changes no logit.
         rows[REPETITION] = 0
         self.embedding = nn.Parameter(rows)
         self.scorer = Scorer(config.width, config.hidden_width)
@@ -57,5 +56,5 @@ class Network(nn.Module):
 
 
 def padded(scores_N: Tensor, is_move_BA: Tensor, padding: float = 0.0) -> Tensor:
-    """Return [B, A]: the scores where `is_move_BA` is True, row by row, and `padding` elsewhere."""
+    """Return [B, A]: the scores where `is_move_BA` is True, else `padding`."""
     return scores_N.new_full(is_move_BA.shape, padding).masked_scatter(is_move_BA, scores_N)

@@ -1,10 +1,9 @@
 """A chess network that also scores the opponent's replies to the moves of largest logit (the candidates). It asks no engine.
 
 The network `afterstates` gives each legal move a logit. Each reply to a candidate gets a threat: how good the position after the reply is
-for the opponent. Threats come from the first `WIDTH` columns of the same embedding, and from layers of their own.
+for the opponent. Threats come from the first columns of the same embedding and from layers of their own.
 
-A candidate's threat is the largest threat of its replies. Its logit changes by the mean of the candidates' threats minus its threat.
-Candidates that end the game have no replies, so their logits do not change and the mean leaves them out.
+A candidate's threat t is its replies' largest. The candidate's logit changes by m - t (m: mean of t over the candidates with replies).
 
 Threats cost several times as much as the logits, so pretraining uses them only in its last eighth of steps. A new network's threats are 0.
 
@@ -39,7 +38,7 @@ class Network(nn.Module):
         self.looks_ahead = True
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
-        """Return the columns (indices in A) of the moves of largest logit, [B, count]. Equal logits keep their order; -1 fills up."""
+        """Return the columns of the moves of largest logit, [B, count]. Equal logits keep their order; -1 fills up."""
         return self._likeliest(positions.move_features().sums(self.moves.embedding), positions.is_legal, count)
 
     def forward(self, positions: PositionBatch) -> Tensor:
@@ -62,14 +61,14 @@ class Network(nn.Module):
         largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies).to(logits.dtype))
         has_BK = torch.zeros_like(largest_BK).index_put(slot, logits.new_ones(len(answered)))
         mean_B1 = largest_BK.sum(1, keepdim=True) / has_BK.sum(1, keepdim=True).clamp(min=1)
-        # Column 0 takes the 0 of a missing candidate (-1).
+        # A missing candidate (-1) adds 0 to column 0.
         return logits.scatter_add(1, columns_BK.clamp(min=0), (mean_B1 - largest_BK) * has_BK)
 
     @torch.no_grad()
     def _likeliest(self, sums_NW: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
         """Choose the candidates in float64, from the moves that float32 finds likely enough.
 
-        Float32 rounding depends on the batch's shape. If two moves are nearly equal, sampling and loss could choose different candidates.
+        Float32 rounding depends on the batch's shape, so sampling and loss could choose different ones of two nearly equal moves.
         """
         weights = {name: parameter.double() for name, parameter in self.moves.scorer.named_parameters()}
         with torch.autocast(sums_NW.device.type, enabled=False):
