@@ -1,4 +1,4 @@
-"""The learning library: boards, move values, policy, objective, games. A name's module is imported when the name is first used."""
+"""The learning library: boards, move values, policy, objective, games. Names load their modules when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final

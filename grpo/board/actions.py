@@ -89,7 +89,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Draw uniformly from the legal moves, sorted by UCI text. At least one must exist."""
+    """Draw uniformly from the legal moves, sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 

@@ -59,9 +59,9 @@ class Afterstates:
 
     board: Tensor  # [3, B, 64], codes before any move.
     moves: Tensor  # [M], index of the move, ascending.
-    squares: Tensor  # [M], changed square.
-    before: Tensor  # [3, M], codes.
-    after: Tensor  # [3, M], codes.
+    squares: Tensor  # [M]
+    before: Tensor  # [3, M]
+    after: Tensor  # [3, M]
     features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 

@@ -63,7 +63,7 @@ class MoveFeatures:
     entries: Tensor  # [E] int16, board by board, move by move; a move's first entry is the board's code.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
-        """Return the features of the boards `rows` [K], which have at most `width` moves. A becomes `width`."""
+        """Return the features of the boards `rows` [K], which have at most `width` moves."""
         lengths = self.num_entries[rows]
         chosen = _ranges((self.num_entries.cumsum(0) - self.num_entries)[rows], lengths)
         counts = self.counts[rows][:, :width]
@@ -87,7 +87,6 @@ class MoveFeatures:
         """Return the features, mirrored left to right where `turned_B` ([B] bool) is True. Moves keep their columns."""
         table = _REFLECTED_ENTRY.to(self.entries.device)
         images = table.index_select(0, self.entries.int() + _BOARD)
-        # A feature's entry is 1 + the feature.
         boards = torch.where(turned_B[:, None], table[self.boards.long() + 1 + _BOARD] - 1, self.boards)
         entries = torch.where(turned_B.repeat_interleave(self.num_entries), images, self.entries)
         return MoveFeatures(boards=boards, counts=self.counts, num_entries=self.num_entries, entries=entries)
@@ -109,7 +108,7 @@ class MoveFeatures:
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Concatenate the tensors [K] or [K, width], also of nested dataclasses; 0 pads the width. Other values are the first part's."""
+    """Concatenate tensors [K] or [K, width], also of nested dataclasses. Zeros fill narrow rows. Other values are the first part's."""
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):
@@ -155,7 +154,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
     after = afterstates(encodings_BE, rows, action_ids_BA.flatten()[moves])
     old, new, squares = after.before, after.after, after.squares
     differs = old[0] != new[0]
-    sizes = 2 + 2 * differs  # Control's features, old and new; if the piece changes, also the piece's.
+    sizes = 2 + 2 * differs  # Two entries for control, two more if the piece changes.
     clock = (after.features[:, -1] * MAX_HALFMOVE_CLOCK).round()
     has = torch.cat([torch.ones_like(clock[:, None]) > 0, after.features > 0, repeats_BA.flatten()[moves, None]], 1)
     num_first = has.sum(1)

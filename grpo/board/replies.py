@@ -18,7 +18,7 @@ _MOVES_AT_ONCE: Final = {"cpu": 400, "cuda": 20_000}
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CachedReplies:
-    """Features of the replies to some moves of B boards. Saves time if boards are used again; changes no result."""
+    """Features of the replies to some moves of B boards, to save time if boards are used again. No result depends on them."""
 
     columns: Tensor  # [B, C] int64, column (index in A) of each cached move; -1 in an empty slot.
     features: MoveFeatures  # B * C positions after these moves, row by row. Empty slots and game ends have no entries.
@@ -29,7 +29,6 @@ class CachedReplies:
         return CachedReplies(columns=columns, features=self.features.select_rows(index, width))
 
     def reflected(self, turned_B: Tensor) -> "CachedReplies":
-        """See `MoveFeatures.reflected`."""
         turned = turned_B.repeat_interleave(self.columns.shape[1])
         return CachedReplies(columns=self.columns, features=self.features.reflected(turned))
 

@@ -39,7 +39,7 @@ class TrainingState:
     - `training.`: the trained weights, if the policy is their moving average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors with this prefix, without it in their names."""
+        """Return the tensors with this prefix, named without the prefix."""
         return {name.removeprefix(prefix): tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
@@ -79,7 +79,7 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
-    """Return the steps to delete, oldest first. `regrets`: step -> held-out regret (lower is better); NaN is the worst.
+    """Return the steps to delete, oldest first. `regrets`: step -> held-out regret; NaN is the worst.
 
     The newest and the best checkpoint stay, then those of lowest regret until `keep` stay. Of equal regrets, the newer is better.
     """

@@ -1,7 +1,7 @@
 """Distribution of a policy over the legal moves of a batch of boards.
 
-Legend: B boards, A legal moves (padded), G samples of a board. A column is a move's index among the A. Padding has probability 0, but
-log-probability 0, because 0 * -inf would be NaN.
+Legend: B boards, A legal moves (padded), G samples of a board. A column is a move's index among the A. Padding has probability 0.
+Its log-probability is stored as 0, because 0 * -inf would be NaN.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class PositionBatch:
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Each board must have a legal move. Move stacks give `repeats`."""
+        """Each board must have a legal move. The boards' move stacks determine `repeats`."""
         encodings = torch.from_numpy(encode(boards))
         action_ids, is_legal = padded_actions(encodings)
         repeats = torch.zeros_like(is_legal)

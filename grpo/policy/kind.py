@@ -15,7 +15,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return a line to print. Raises IncompatibleError for a missing network."""
+    """Raises IncompatibleError for a missing network."""
     name = settings.policy.network
     if not is_network(name):
         raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")

@@ -1,9 +1,9 @@
 """The chess network: a move's logit is a score of the position after the move (the afterstate).
 
-Each square has two embeddings: one of piece and control (by which pieces the square is attacked), one of piece and square. A position is
-the sum of these and of a few more, such as mate. Two small layers and a linear short cut turn the sum into a score.
+Each square has two embeddings: one of (piece, the attackers of both sides), one of (piece, square). A position is the sum of all these and
+of a few more, such as mate. Two small layers and a linear short cut turn the sum into a score.
 
-A move changes about 13 squares, so a sum is computed from the sum before the move: old rows are subtracted, new rows added.
+A move changes about 13 squares, so the sum after a move is the board's sum minus the removed rows plus the new rows.
 
 Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, W width.
 """
@@ -45,7 +45,7 @@ class Network(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         rows = torch.randn(NUM_ROWS, config.width) * _EMBEDDING_SCALE
-        # Boards of the dataset have no history, so only GRPO trains this row; until then it changes no logit.
+        # Dataset boards have no history, so only GRPO trains this row.
         rows[REPETITION] = 0
         self.embedding = nn.Parameter(rows)
         self.scorer = Scorer(config.width, config.hidden_width)

@@ -1,13 +1,14 @@
-"""A chess network that also scores the opponent's replies to the moves of largest logit (the candidates). It asks no engine.
+"""A chess network that also scores the opponent's replies to the moves of largest logit (the candidates).
 
 The network `afterstates` gives each legal move a logit. Each reply to a candidate gets a threat: how good the position after the reply is
 for the opponent. Threats come from the first columns of the same embedding and from layers of their own.
 
-A candidate's threat t is its replies' largest. The candidate's logit changes by m - t (m: mean of t over the candidates with replies).
+A candidate's threat t is the largest of its replies' threats. The candidate's logit changes by m - t. The mean m is over the candidates
+with replies.
 
 Threats cost several times as much as the logits, so pretraining uses them only in its last eighth of steps. A new network's threats are 0.
 
-Legend: B boards, A legal moves of a board (padded), K candidates of a board, N legal moves of all boards, W columns of the embedding.
+Legend: B boards, A legal moves of a board (padded), K candidates of a board, N legal moves of all boards.
 """
 
 from typing import Final
