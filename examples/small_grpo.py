@@ -51,7 +51,7 @@ NUM_OPENINGS = 50
 
 
 def make_boards(settings: Settings, stockfish: str) -> tuple[pa.Table, pa.Table]:
-    """Return boards, equally many of each phase, with the value of every legal move. Also return the engine games that contain them."""
+    """Return boards with the value of every legal move (equally many of each phase), and the engine games that contain them."""
     quota = Quota(boards_per_cell(settings.boards), settings.boards, seed=settings.seed, excluded=frozenset())
     players = EnginePool(stockfish, num_processes=1, options={})
     judge = EnginePool(stockfish, num_processes=1, options=engine_options())

@@ -81,7 +81,7 @@ def _time(seconds: float) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return name of a page -> new text."""
+    """Return page -> new text."""
     families: dict[str, tuple[str, str]] = {}
     for name, (unit, meaning) in METRICS.items():
         families.setdefault(family(name), (unit, _brief(meaning)))

@@ -101,7 +101,7 @@ class MoveFeatures:
         first = counts.cumsum(0, dtype=torch.int32) - counts
         places_E = self.entries.int() + _BOARD
         index = _ROW_OF_ENTRY.to(places_E.device).index_select(0, places_E)
-        # A move's first entry is the board before the move. Its row is the board's sum, appended to the table.
+        # A move's first entry is the board before the move. The entry's row is the board's sum, appended to the table.
         index[first] = (NUM_ROWS + moves // self.counts.shape[1]).int()
         weights = _WEIGHT_OF_ENTRY.to(places_E.device, embedding_RW.dtype).index_select(0, places_E)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)

@@ -18,7 +18,7 @@ _MOVES_AT_ONCE: Final = {"cpu": 400, "cuda": 20_000}
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CachedReplies:
-    """Features of the replies to some moves of B boards, to save time if boards are used again. No result depends on them."""
+    """Cached features of the replies to some moves of B boards. The cache saves time and changes no result."""
 
     columns: Tensor  # [B, C] int64, column (index in A) of each cached move; -1 in an empty slot.
     features: MoveFeatures  # B * C positions after these moves, row by row. Empty slots and game ends have no entries.

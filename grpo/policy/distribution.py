@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
-_BOARDS_AT_ONCE: Final = 1_024  # Limits memory while features are computed.
+_BOARDS_AT_ONCE: Final = 1_024  # Limits memory.
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Values of `grpo.precision`."""

@@ -23,7 +23,7 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """The settings determine a new network's weights."""
+    """Empty, because the settings determine a new network's weights."""
     return {}
 
 

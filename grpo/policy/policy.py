@@ -24,7 +24,7 @@ from grpo.policy.networks import LooksAhead, make_network
 from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
-_MAX_CACHED: Final = 50_000  # Boards, whose replies take 350 MB.
+_MAX_CACHED: Final = 50_000
 _NUM_CACHED: Final = 3  # Cached moves of a board: more than the network looks at, because training changes the choice.
 _CACHED_AT_ONCE: Final = 1_024  # Boards; limits memory.
 _HASHED_BYTES: Final = 1 << 20

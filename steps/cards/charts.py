@@ -23,7 +23,7 @@ COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
 _FEW: Final = 40  # A line with fewer points has no exponential moving average (EMA).
-_NUM_MARKS: Final = 50  # Maximum number of vertical lines; later events get none.
+_NUM_MARKS: Final = 50  # Most vertical lines; later events get none.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {
@@ -144,7 +144,7 @@ def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
 class Interval:
     label: str
     estimate: Estimate
-    kind: str  # Kind of measurement, which sets the color.
+    kind: str  # Kind of measurement; sets the color.
     is_ringed: bool = False  # A ring marks the peak, the checkpoint to resume from.
 
 

@@ -1,4 +1,4 @@
-"""Charts for the cards (a step's HTML pages) of a language model, and sample answers with rewards."""
+"""Charts of a language model's cards (HTML pages of steps), and sample answers with rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -20,7 +20,7 @@ _MOST_SECONDS: Final = 60.0
 
 
 class LiveCard:
-    """A step's card. An error in the card ends its updates, not the step."""
+    """An error in the card ends the card's updates, not the step."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)

@@ -53,7 +53,7 @@ class Seen:
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
-        """Return a file of the output, JSON or text, or {} without the file."""
+        """Return the JSON or text of an output's file, {} without the file."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")

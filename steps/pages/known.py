@@ -27,7 +27,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return the diagnosis in `results` or, without results, in the output of `finetune`."""
+    """Return the diagnosis of the results or, without results, of `finetune`."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LooksAhead(Protocol):
-    """A network that also reads features of the opponent's replies."""
+    """A network that also reads the opponent's replies."""
 
     looks_ahead: bool
     """Whether `forward` reads replies. False in pretraining's first steps, to save time."""

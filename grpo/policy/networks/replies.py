@@ -6,7 +6,7 @@ for the opponent. Threats come from the first columns of the same embedding and 
 A candidate's threat t is the largest of its replies' threats. The candidate's logit changes by m - t. The mean m is over the candidates
 with replies.
 
-Threats cost several times as much as the logits, so pretraining uses them only in its last eighth of steps. A new network's threats are 0.
+Threats cost several times as much as the logits, so pretraining uses them only in its last eighth. A new network's threats are 0.
 
 Legend: B boards, A legal moves of a board (padded), K candidates of a board, N legal moves of all boards.
 """
