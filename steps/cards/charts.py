@@ -30,7 +30,7 @@ _LOOK: Final = {
     "width": "container",
     "autosize": {"type": "fit-x", "contains": "padding"},
     "background": "transparent",
-    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The card's style sheet applies to text in SVG only.
+    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The style sheet applies to SVG's text only.
     "config": {
         "font": "system-ui, sans-serif",
         "view": {"stroke": None},
@@ -125,7 +125,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
-    """`x` and `y` are titles of the axes."""
+    """`x`, `y`: titles of the axes."""
     names = counted.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}
