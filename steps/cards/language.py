@@ -37,7 +37,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "best answers with a legal move",
             ("heldout/legal_rate", "heldout/legal_rate_unmasked"),
-            "With `language.legal_moves`, a mask allows only legal moves in training and games. So GRPO does not raise the rate without the mask.",
+            "With `language.legal_moves`, training and games mask illegal moves. So GRPO does not raise the rate without the mask.",
         ),
         Figure(
             "entropy of an answer at T = 1",

@@ -49,7 +49,9 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
             by("grpo/logit_share", TERMS),
             "If the reward's fraction (curve `policy`) is below 0.1, the regularizers train the policy.",
         ),
-        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "A group (moves sampled for a board) with equal rewards teaches nothing."),
+        Figure(
+            "zero-variance groups", ("grpo/zero_variance_groups",), "A group (a board's sampled moves) with equal rewards teaches nothing."
+        ),
         Figure(
             "entropy and KL coefficients",
             ("control/entropy_coefficient", "control/kl_coefficient", "control/recovery_coefficient"),
