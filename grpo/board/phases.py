@@ -1,7 +1,7 @@
 """Game phase of a position, by Lichess's rule (`Divider` of scalachess) without the rule's mixedness score.
 
 - endgame: both sides together have at most 6 queens, rooks, bishops and knights
-- opening: they have more than 10, and each side has at least 4 pieces on its first rank; the king counts, pawns do not
+- opening: more than 10 together, and each side has at least 4 pieces on its first rank; the king counts, pawns do not
 - middlegame: other positions
 """
 

@@ -81,7 +81,7 @@ def checkpoint_step(folder: Path) -> int:
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
     """Return the steps to delete, oldest first. `regrets`: step -> held-out regret; NaN is the worst.
 
-    The newest and the best checkpoint stay, then those of lowest regret until `keep` stay. Of equal regrets, the newer is better.
+    The newest and the best checkpoint always stay, then the next best until `keep` stay. Of equal regrets, the newer is better.
     """
     if not regrets:
         return []

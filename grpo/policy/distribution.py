@@ -1,7 +1,7 @@
 """Distribution of a policy over the legal moves of a batch of boards.
 
 Legend: B boards, A legal moves (padded), G samples of a board. A column is a move's index among the A. Padding has probability 0.
-Its log-probability is stored as 0, because 0 * -inf would be NaN.
+Padding's log-probability is stored as 0, because 0 * -inf would be NaN.
 """
 
 from collections.abc import Sequence
