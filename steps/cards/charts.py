@@ -30,7 +30,7 @@ _LOOK: Final = {
     "width": "container",
     "autosize": {"type": "fit-x", "contains": "padding"},
     "background": "transparent",
-    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The style sheet applies to SVG's text only.
+    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The style sheet applies to text in SVG.
     "config": {
         "font": "system-ui, sans-serif",
         "view": {"stroke": None},
