@@ -1,7 +1,8 @@
 """GRPO for chess in one file: games, move values, imitation, GRPO and a match. Takes about a minute on two cores.
 
-Imitation trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value of a move is the mover's win
-probability after it, by Stockfish. The pipeline (`flows/chess_grpo.py`) adds data, checks, checkpoints, and enough games to prove a gain.
+Imitation of engine games trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value of a move is the
+mover's win probability after the move, by Stockfish. The pipeline (`flows/chess_grpo.py`) adds data, checks, checkpoints, and enough games
+to prove a gain.
 """
 
 import shutil
@@ -50,7 +51,7 @@ NUM_OPENINGS = 50
 
 
 def make_boards(settings: Settings, stockfish: str) -> tuple[pa.Table, pa.Table]:
-    """Return boards with the value of every legal move, equally many of each phase, and the engine games that contain them."""
+    """Return boards with the value of every legal move (equally many of each phase), and the engine games that contain them."""
     quota = Quota(boards_per_cell(settings.boards), settings.boards, seed=settings.seed, excluded=frozenset())
     players = EnginePool(stockfish, num_processes=1, options={})
     judge = EnginePool(stockfish, num_processes=1, options=engine_options())
@@ -74,7 +75,7 @@ def train_by_imitation(policy: NetworkPolicy, boards: pa.Table, games: pa.Table,
 
 
 def train_by_grpo(start: NetworkPolicy, boards: pa.Table, settings: Settings) -> NetworkPolicy:
-    """Return the policy after GRPO. `start` is the frozen reference of the KL."""
+    """Return the policy after GRPO. `start` stays frozen: the loss's KL compares with it."""
     config = settings.grpo
     arrays = board_arrays(boards, split=Split.TRAIN)
     states = DatasetStates(arrays, states_per_step=config.states_per_step, seed=settings.seed, prepared=start.prepared)

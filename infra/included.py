@@ -1,7 +1,7 @@
 """Writes the policy that comes with the project: `python -m infra.included RUN`, in the folder where the run was started.
 
-RUN is a default run of seed 71, the first reporting seed: `chess-grpo sweep laptop --seeds 71`. A change of the network or its features
-needs a new run.
+RUN comes from `chess-grpo sweep laptop --seeds 71` (default settings; docs/results.md reports seeds from 71 on). A change of the network or
+its features needs a new run.
 """
 
 import shutil
@@ -25,11 +25,11 @@ MOVES: Final = INCLUDED_FOLDER.with_name("moves.json")
 """FEN -> the included policy's best move there, in UCI."""
 _NUM_POSITIONS: Final = 50
 _MAX_PLIES: Final = 80
-_MIN_LEAD: Final = 0.02  # Probability between the best and the second move, so that rounding on another machine changes no move.
+_MIN_LEAD: Final = 0.02  # With this lead of the best move in probability, rounding on another machine changes no move.
 
 
 def best_moves(folder: Path, boards: list[chess.Board], *, min_lead: float = 0.0) -> dict[str, str]:
-    """Return FEN -> best move of a network, where the best move's probability is at least `min_lead` above the second's."""
+    """Return FEN -> a network's best move, if its probability is at least `min_lead` above the second move's."""
     probabilities = open_policy(folder, torch.device("cpu")).move_probabilities(boards)
     assert probabilities is not None
     ranked = {board.fen(): sorted(moves.items(), key=lambda move: -move[1]) for board, moves in zip(boards, probabilities, strict=True)}

@@ -50,7 +50,7 @@ _COSTS: Final = " ".join(("machines boards/hour", *(f"{boards:,}" for boards in 
 
 
 def settings(section: type[BaseModel] = Settings, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield dotted name, default and first sentence of each setting."""
+    """Yield each setting's dotted name, default, and first sentence of its docstring."""
     for name, field in section.model_fields.items():
         inner = section_of(field.annotation)
         if inner is not None and inner is not TaskResources:
@@ -65,6 +65,7 @@ def family(metric: str) -> str:
 
 
 def costs() -> Iterator[tuple[str, ...]]:
+    """Yield rows under the header `_COSTS`."""
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND

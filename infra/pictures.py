@@ -34,7 +34,7 @@ _SECONDS_TO_DRAW: Final = 3
 def draw(
     driver: webdriver.Chrome, address: str, size: tuple[int, int], picture: str, *, below: str = "", clicks: tuple[str, ...] = ()
 ) -> None:
-    """Write a picture of a page into `PICTURES`, after clicks on these CSS selectors.
+    """Write a picture of a page to the file `picture` in `PICTURES`. `clicks`: CSS selectors to click first.
 
     `size` is width and height in pixels. The picture begins at the page's top, or at the heading that begins with `below`.
     """

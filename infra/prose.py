@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def breaches(name: str, text: str) -> Breaches:
-    """Yield each breach in a file's text. Strings in tests are data, not messages."""
+    """Strings in tests are data, not messages."""
     yield from _in_page(text) if name.endswith(".md") else _in_module(text, has_messages=not name.startswith("tests/"))
 
 

@@ -1,6 +1,6 @@
-"""Action ids of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
+"""Action ids (0-1967) of UCI moves, seen from the mover's side: Black's e7e5 has the id of White's e2e4.
 
-The 1,968 actions are all queen and knight moves (1,792) and all promotions (176).
+The actions are all queen and knight moves on an empty board (1,792) and all promotions (176).
 """
 
 from typing import Final
@@ -39,7 +39,7 @@ def _lookup_table(turn: chess.Color) -> NDArray[np.int16]:
     return table
 
 
-# Player to move -> [from][to][promotion piece or 0] -> id. A dictionary of moves would take 1.5 times as long.
+# Player to move -> [from][to][promotion piece or 0] -> id. A dictionary takes 1.5 times as long.
 _LOOKUP: Final[dict[chess.Color, list[list[list[int]]]]] = {turn: _lookup_table(turn).tolist() for turn in chess.COLORS}
 
 
@@ -76,7 +76,7 @@ def legal_action_ids(board: chess.Board) -> list[int]:
     slow = own
     if king is not None and not board.is_check():
         # An unpinned piece, except pawn and king, can move to every attacked square without an own piece. This takes half the time of
-        # generating moves. `slow` has the other pieces.
+        # `generate_legal_moves`, which serves the other pieces (`slow`).
         lines = chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
         for start in chess.scan_forward(own & ~board.pawns & ~board.kings):
             square = chess.BB_SQUARES[start]
@@ -89,13 +89,13 @@ def legal_action_ids(board: chess.Board) -> list[int]:
 
 
 def random_move(board: chess.Board, rng: np.random.Generator) -> chess.Move:
-    """Draw uniformly from the legal moves sorted by UCI text."""
+    """Draw uniformly from the legal moves, sorted by UCI text."""
     ids = sorted(legal_action_ids(board), key=ACTION_UCI[board.turn].__getitem__)
     return action_move(ids[int(rng.integers(len(ids)))], board.turn)
 
 
 def push_random_moves(board: chess.Board, count: int, rng: np.random.Generator) -> None:
-    """Push `count` random moves, fewer at a game's end."""
+    """Push `count` random moves, or fewer if the game ends."""
     for _ in range(count):
         if not any(board.legal_moves):
             return

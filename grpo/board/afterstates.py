@@ -22,7 +22,7 @@ NUM_CONTROLS: Final = 13
 ACTION_SQUARES: Final = torch.tensor([[move.from_square, move.to_square, move.promotion or 0] for move in ACTIONS])
 """[1968, 3]: start, end, and promotion piece of python-chess or 0."""
 RIGHT_ENDS: Final = (chess.BB_E1 | chess.BB_H1, chess.BB_E1 | chess.BB_A1, chess.BB_E8 | chess.BB_H8, chess.BB_E8 | chess.BB_A8)
-"""Squares per castling right, in the encoding's order. A move from or onto one ends the right."""
+"""Squares per castling right, in the encoding's order. A move from or to a square ends the right."""
 NUM_FEATURES: Final = 4 + 1 + 2
 
 _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
@@ -45,9 +45,9 @@ class Sets:
     """N positions as bitboards (int64)."""
 
     us: Tensor  # [6, N], our pawns to king.
-    them: Tensor  # [6, N], theirs.
+    them: Tensor  # [6, N], their pawns to king.
     their_king: Tensor  # [N], square of their king.
-    jumped: Tensor  # [N], bitboard of the square that a pawn has just jumped over.
+    jumped: Tensor  # [N], bitboard of the square that a pawn has just jumped over, or 0.
 
     def select(self, rows: Tensor) -> "Sets":
         return Sets(self.us[:, rows], self.them[:, rows], self.their_king[rows], self.jumped[rows])
@@ -59,9 +59,9 @@ class Afterstates:
 
     board: Tensor  # [3, B, 64], codes before any move.
     moves: Tensor  # [M], index of the move, ascending.
-    squares: Tensor  # [M], changed square.
-    before: Tensor  # [3, M], codes.
-    after: Tensor  # [3, M], codes.
+    squares: Tensor  # [M]
+    before: Tensor  # [3, M]
+    after: Tensor  # [3, M]
     features: Tensor  # [N, 7] float32: castling rights in the encoding's order, mate, draw, half-move clock / 100.
 
 
@@ -105,7 +105,7 @@ def sets_of(encodings_BE: Tensor) -> Sets:
 
 
 def moved(before: Sets, rows: Tensor, ids: Tensor) -> tuple[Sets, Tensor, Tensor]:
-    """Return the afterstates, bitboards of start and end squares [N], and whether moves reset the half-move clock [N]."""
+    """Return the afterstates, bitboards of start and end square [N], and whether the move captures or moves a pawn [N]."""
     device = ids.device
     start, end, promotion = ACTION_SQUARES.to(device)[ids].unbind(1)
     bits = BIT.to(device)
@@ -181,7 +181,7 @@ def _by_square(codes: Tensor) -> Tensor:
 
 
 def _endings(sets: Sets, attacked: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether a move mates, and whether it draws (stalemate, insufficient material, fifty moves), [N] bool each."""
+    """Return whether moves mate, and whether they draw (stalemate, insufficient material, half-move clock), [N] bool each."""
     by_us, king, king_at = union(attacked[:, 0]), sets.them[_KING], sets.their_king
     theirs, ours = union(sets.them), union(sets.us)
     is_check = (by_us & king) != 0
@@ -207,7 +207,7 @@ def _is_insufficient_material(sets: Sets) -> Tensor:
 
 
 def _has_other_reply(sets: Sets, is_check: Tensor) -> Tensor:
-    """Return whether a piece other than their king can move, [N]. Castling needs no test: such a king can also step.
+    """Return whether a piece other than their king can move, [N]. Castling needs no test, because a king that can castle can step.
 
     Tensors [4, N] have a row per line of `LINES`. Sign 1 is up or right. A ray ends with the first piece.
     """

@@ -19,7 +19,7 @@ KNIGHT: Final = (17, 15, 10, 6)
 _LINES_2: Final = (16, 18, 2, 14)
 _LINES_4: Final = (32, 36, 4, 28)
 
-# Freeing a large tensor makes Linux keep up to 64 MB of freed memory. To return and fetch it again would take a fifth of the time.
+# Freeing a large tensor makes the process keep up to 64 MB of freed memory. Returning it to Linux each time would cost a fifth of the time.
 torch.empty(31 << 20, dtype=torch.uint8)
 
 
@@ -30,7 +30,7 @@ def signed(squares: int) -> int:
 @cache
 def _landing(step: int) -> int:
     """Return the squares on which a step ends on the board."""
-    # At most 2 files to either side.
+    # A step moves at most 2 files.
     file_step = (step + 4) % 8 - 4
     rank_step = (step - file_step) // 8
     return signed(sum(1 << square for square in range(64) if 0 <= square % 8 - file_step < 8 and 0 <= square // 8 - rank_step < 8))
@@ -38,7 +38,7 @@ def _landing(step: int) -> int:
 
 @cache
 def _table(values: tuple[int, ...], num_dimensions: int, device: torch.device) -> Tensor:
-    """Return D values as [D, 1, ..., 1]. The cache spares a tenth of the time of small batches."""
+    """Return D values as [D, 1, ..., 1]. The cache saves a tenth of small batches' time."""
     return torch.tensor(values, device=device).view(-1, *[1] * (num_dimensions - 1))
 
 
@@ -77,7 +77,7 @@ def rays(sliders: Tensor, empty: Tensor, sign: int) -> Tensor:
     landing = _landings(LINES, sign, dimensions, sliders.device)
     reach = empty & landing
     passed = _moved(sliders, LINES, sign, dimensions)
-    # Here and below, a change in place spares memory, which takes longer than the arithmetic.
+    # Changed in place, because new memory takes longer than the arithmetic.
     passed &= reach
     passed |= sliders
     # Fills of 1, 2 and 4 steps cover a line's 7 squares (https://www.chessprogramming.org/Kogge-Stone_Algorithm).
@@ -104,7 +104,7 @@ def union(sets: Tensor) -> Tensor:
 def overlap(once: Tensor, twice: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the squares in any, and in at least two, of K sets (K a power of 2): [K, ..., N] -> [..., N].
 
-    The latter include the squares in any of `twice` [K, ..., N].
+    A square in any of `twice` [K, ..., N] counts as in two.
     """
     half = once.shape[0] // 2
     while half:

@@ -6,15 +6,15 @@ import chess
 
 
 def drawing_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that draw by stalemate, insufficient material or fifty moves.
+    """Return the legal moves that draw by stalemate, insufficient material or 100 plies without capture or pawn move.
 
-    A move that mates is no draw, even at fifty moves.
+    A move that mates is never a draw.
     """
     num_mating_pieces = (board.pawns | board.rooks | board.queens).bit_count()
     if board.halfmove_clock >= 99 or not num_mating_pieces or _may_stalemate(board):
         moves = list(board.legal_moves)
     elif num_mating_pieces <= 2:
-        # Material suffices while a pawn, rook or queen is left. A move removes at most two: by a capture and by an underpromotion.
+        # Material suffices while a pawn, rook or queen is left. A move removes at most two: a captured piece and an underpromoted pawn.
         moves = [move for move in board.legal_moves if move.promotion or board.is_capture(move)]
     else:
         return []
@@ -31,6 +31,7 @@ def drawing_moves(board: chess.Board) -> list[chess.Move]:
 
 def repeating_moves(board: chess.Board) -> list[chess.Move]:
     """Return the legal moves that repeat a position of the move stack. One repetition counts, as in engines."""
+    # No position before the last capture or pawn move can recur.
     num_reversible = min(board.halfmove_clock, len(board.move_stack))
     # The shortest repetition has four plies, the move included.
     if num_reversible < 3:
@@ -48,7 +49,7 @@ def repeating_moves(board: chess.Board) -> list[chess.Move]:
     theirs = board.occupied_co[not mover]
     repeating = []
     for move in board.generate_legal_moves(own & ~board.pawns):
-        # Occupied squares first, because playing every move is slow.
+        # Compare occupied squares first, because playing every move is slow.
         after = own ^ chess.BB_SQUARES[move.from_square] ^ chess.BB_SQUARES[move.to_square]
         candidates = earlier.get((after, theirs) if mover == chess.WHITE else (theirs, after))
         # Castling changes the rights, so it repeats nothing.
@@ -69,14 +70,14 @@ def repetition_key(board: chess.Board) -> Hashable:
 def _may_stalemate(board: chess.Board) -> bool:
     """Return False only if no legal move stalemates the opponent.
 
-    A piece of the opponent is mobile if it has a move and cannot be pinned, because it shares no line with its king. A move takes or blocks
-    at most one mobile piece, so two rule out stalemate; three are demanded, to be safe.
+    A piece of the opponent is mobile if it has a move and shares no line with its king, so it cannot be pinned. A move captures or blocks
+    at most one mobile piece. So two mobile pieces rule out stalemate; three are demanded, to be safe.
     """
     opponent = not board.turn
     king = board.king(opponent)
     assert king is not None
     lines = chess.BB_SQUARES[king]
-    # Only sliders pin; a pawn on rank 2 or 7 may become one.
+    # Only rooks, bishops and queens pin. A pawn on rank 2 or 7 may become one.
     if board.occupied_co[board.turn] & (board.bishops | board.rooks | board.queens | (board.pawns & (chess.BB_RANK_2 | chess.BB_RANK_7))):
         lines |= chess.BB_RANK_ATTACKS[king][0] | chess.BB_FILE_ATTACKS[king][0] | chess.BB_DIAG_ATTACKS[king][0]
     theirs = board.occupied_co[opponent]

@@ -3,7 +3,7 @@
 - 0-63: piece on each square a1..h8: 0 none, 1-6 the mover's pawn..king, 7-12 the opponent's
 - 64-67: castling rights: the mover's (king side, queen side), then the opponent's
 - 68: file (1-8) of the en-passant square if a capture there is legal, else 0
-- 69: half-move clock, capped at 100
+- 69: half-move clock (plies since a capture or pawn move), at most 100
 - 70: 1 if the mover is Black; only `decode` reads it
 """
 
@@ -23,7 +23,7 @@ ENCODING_SIZE: Final = 71
 MAX_HALFMOVE_CLOCK: Final = 100
 
 _CASTLING_ROOKS: Final = (chess.BB_H1, chess.BB_A1, chess.BB_H8, chess.BB_A8)
-# FEN placement -> one character per square, "." if empty.
+# Placement (a FEN's first field) -> one character per square, "." if empty.
 _SQUARES_OF: Final = str.maketrans({"/": "", **{str(count): "." * count for count in range(1, 9)}})
 _CODE_OF_LETTER: Final = np.array([".PNBRQKpnbrqk".find(chr(letter)) for letter in range(128)]).astype(np.uint8)
 _TURNED_CODE: Final = np.array([0, *range(7, 13), *range(1, 7)], dtype=np.uint8)
@@ -118,7 +118,7 @@ def mover_fen(board: chess.Board) -> str:
 
 
 def turned_fen(fen: str) -> str:
-    """Return the FEN of the board's `mover_view`."""
+    """Return the FEN of the `mover_view` of a FEN's board."""
     placement, turn, castling, en_passant, clocks = fen.split(" ", 4)
     if turn == "w":
         return fen
@@ -128,7 +128,7 @@ def turned_fen(fen: str) -> str:
 
 
 def position_key(board: chess.Board) -> str:
-    """Return a key that ignores clocks. A position and its color mirror have the same key."""
+    """Return a text that leaves out the clocks. A position and its color mirror have the same key."""
     return key_of_fen(mover_fen(board))
 
 

@@ -4,11 +4,11 @@ Each square, also an empty one, has two features:
 - its piece with both sides' control (a side's least valuable attacker, and whether several attack)
 - its piece with the square
 
-A move lists the features that it removes or adds (https://www.chessprogramming.org/NNUE), and those of the complete afterstate, such as
+A move lists the features that it removes or adds (https://www.chessprogramming.org/NNUE), and features of the complete afterstate, such as
 mate.
 
 Legend: B boards, A legal moves of a board (padded), N legal moves of all boards (board by board), E entries (in `encodings_BE`: 71 bytes),
-R rows, W columns.
+R rows and W columns of the network's table.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ NUM_ROWS: Final = REPETITION + 1
 # An entry is a code, negative if the move removes the feature:
 # - Code 1 + i is feature i, because 0 has no sign.
 # - The next 101 codes are the half-move clock's values 0-100: row `REPETITION - 1` with weight value / 100.
-# - The last code is the board before the move.
+# - The last code stands for all features of the board before the move.
 _CLOCK: Final = NUM_ROWS + 1
 _BOARD: Final = _CLOCK + MAX_HALFMOVE_CLOCK + 1
 _CODES: Final = torch.arange(_BOARD + 1)
@@ -60,7 +60,7 @@ class MoveFeatures:
     boards: Tensor  # [B, 128] int16, features before any move: 64 of piece and control, 64 of piece and square.
     counts: Tensor  # [B, A] uint8, number of entries of each move; 0 on padding.
     num_entries: Tensor  # [B] int64, number of entries of all moves of a board.
-    entries: Tensor  # [E] int16, board by board, move by move; a move's first entry is its board.
+    entries: Tensor  # [E] int16, board by board, move by move; a move's first entry is the board's code.
 
     def select_rows(self, rows: Tensor, width: int) -> "MoveFeatures":
         """Return the features of the boards `rows` [K], which have at most `width` moves."""
@@ -101,14 +101,14 @@ class MoveFeatures:
         first = counts.cumsum(0, dtype=torch.int32) - counts
         places_E = self.entries.int() + _BOARD
         index = _ROW_OF_ENTRY.to(places_E.device).index_select(0, places_E)
-        # A move's first entry is the board before the move. Its row is the board's sum, appended to the table.
+        # A move's first entry is the board before the move. The entry's row is the board's sum, appended to the table.
         index[first] = (NUM_ROWS + moves // self.counts.shape[1]).int()
         weights = _WEIGHT_OF_ENTRY.to(places_E.device, embedding_RW.dtype).index_select(0, places_E)
         return _weighted_sums(torch.cat([embedding_RW, boards_BW]), index, first, weights)
 
 
 def joined(parts: Sequence[_Record]) -> _Record:
-    """Concatenate the tensors, also of nested dataclasses, padded with 0 to the widest row. Other values are the first part's."""
+    """Concatenate tensors [K] or [K, width], also of nested dataclasses. Zeros fill narrow rows. Other values are the first part's."""
 
     def join(values: Sequence[Any]) -> Any:
         if isinstance(values[0], Tensor):
@@ -128,7 +128,7 @@ def _weighted_sums(table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E
 
 
 class _WeightedSums(torch.autograd.Function):
-    """`embedding_bag` whose gradient is a second `embedding_bag`: faster on the CPU, slower on CUDA."""
+    """`embedding_bag` whose gradient is a second `embedding_bag`: faster on the CPU."""
 
     @staticmethod
     def forward(context: Any, table_RW: Tensor, index_E: Tensor, first_N: Tensor, weights_E: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
     after = afterstates(encodings_BE, rows, action_ids_BA.flatten()[moves])
     old, new, squares = after.before, after.after, after.squares
     differs = old[0] != new[0]
-    sizes = 2 + 2 * differs
+    sizes = 2 + 2 * differs  # Two entries for control, two more if the piece changes.
     clock = (after.features[:, -1] * MAX_HALFMOVE_CLOCK).round()
     has = torch.cat([torch.ones_like(clock[:, None]) > 0, after.features > 0, repeats_BA.flatten()[moves, None]], 1)
     num_first = has.sum(1)
@@ -163,7 +163,7 @@ def move_features(encodings_BE: Tensor, action_ids_BA: Tensor, is_legal_BA: Tens
     codes = [_BOARD, *range(_WHOLE + 1, _WHOLE + NUM_FEATURES), (_CLOCK + clock).to(torch.int16), REPETITION + 1]
     place = counts.cumsum(0) - counts
     for code, is_there in zip(codes, has.unbind(1), strict=True):
-        entries[place] = code  # The next entry overwrites the code of a feature that the move lacks.
+        entries[place] = code  # If the move lacks the feature, the next entry overwrites the code.
         place = place + is_there
     place = sizes.cumsum(0) - sizes + num_first.cumsum(0).index_select(0, after.moves)
     entries.scatter_(0, place, (-1 - _control(old)).to(torch.int16))

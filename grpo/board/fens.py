@@ -6,12 +6,12 @@ import chess
 
 
 def boards_of_fens(fens: Any) -> list[chess.Board]:
-    """Raises ValueError, which names the row (from 0), unless each entry is the FEN of a legal position."""
+    """Raises ValueError, which names the row (from 0), if an entry is not the FEN of a legal position."""
     boards = []
     for row, fen in enumerate(fens):
         if not isinstance(fen, str):
             kind = type(fen).__name__
-            raise ValueError(f"row {row} is of type {kind} and not a FEN: give a list of FENs, or a table with one in each row")
+            raise ValueError(f"row {row} is of type {kind} and not a FEN: give a list of FENs, or a table with one FEN in each row")
         try:
             board = chess.Board(fen)
         except ValueError as error:

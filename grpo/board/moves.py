@@ -61,7 +61,7 @@ def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
     sets = sets_of(encodings_NE)
     device = encodings_NE.device
     planes = _pseudo_legal(sets, encodings_NE)
-    # Most planes are empty, so look for ranks with a square, and then for their squares.
+    # Most planes are empty, so ranks with a square are found before their squares.
     ranks = planes.view(torch.uint8).flatten()
     some = places(ranks != 0)
     squares = places(IN_RANK.to(device).index_select(0, ranks[some].int()))
@@ -98,7 +98,7 @@ def padded_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_attacked(sets: Sets, squares: Tensor) -> Tensor:
-    """Return whether they attack any of `squares` [N], [N] bool."""
+    """Return whether `sets.them` attack any of `squares` [N], [N] bool."""
     them = sets.them
     empty = ~(union(sets.us) | union(them))
     lines = on_lines(them)
@@ -122,7 +122,7 @@ def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
             planes.append(front & free)
             front = front & empty
     planes += [shifts(us[kind], steps, sign) & free for kind, steps in ((_KNIGHT, KNIGHT), (_KING, LINES)) for sign in (1, -1)]
-    files = encodings_NE[:, EN_PASSANT].long()
+    files = encodings_NE[:, EN_PASSANT].long()  # 39 + file is a square of rank 6.
     passed = torch.where(files > 0, BIT.to(files.device)[39 + files], 0)
     single = shift(us[_PAWN], UP) & empty
     double = shift(single & _RANK_3, UP) & empty
@@ -138,19 +138,20 @@ def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
 def positions_after(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     """Return the encodings [M, 71] of the positions after M legal moves, seen by the opponent, who is to move.
 
-    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. The en-passant file is that of a pawn that has just jumped, also without a
-    legal capture.
+    Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. Each two-square pawn move sets the en-passant file, also if no capture is
+    legal.
     """
     device = encodings_BE.device
     before = encodings_BE[rows]
     sets, touched, is_zeroing = moved(sets_of(encodings_BE), rows, ids)
     planes = torch.cat([sets.them, sets.us])
-    ranks = planes.view(torch.uint8).view(12, -1, 8).flip(2)  # The opponent sees the ranks from behind.
+    ranks = planes.view(torch.uint8).view(12, -1, 8).flip(2)  # The opponent sees the ranks reversed.
     is_on = IN_RANK.to(device).index_select(0, ranks.flatten().int()).view(12, -1, 64)
     codes = torch.arange(1, 13, device=device, dtype=torch.uint8)
     after = torch.zeros_like(before)
     after[:, :64] = (is_on * codes[:, None, None]).sum(0, dtype=torch.uint8)
     for index, ended in enumerate(RIGHT_ENDS):
+        # `^ 2` swaps the sides.
         after[:, CASTLING.start + index ^ 2] = before[:, CASTLING.start + index] * ((touched & signed(ended)) == 0)
     jumped = (sets.jumped[:, None] & BIT.to(device)[16:24]) != 0
     after[:, EN_PASSANT] = (jumped * torch.arange(1, 9, device=device)).sum(1)

@@ -1,7 +1,7 @@
-"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without its score of mixed armies.
+"""Game phase of a position, by Lichess's rule (`Divider` of scalachess) without the rule's mixedness score.
 
-- endgame: at most 6 queens, rooks, bishops and knights of both sides
-- opening: more than 10 of these, and at least 4 pieces of each side (king included, no pawns) on its back rank
+- endgame: both sides together have at most 6 queens, rooks, bishops and knights
+- opening: more than 10 together, and each side has at least 4 pieces on its first rank; the king counts, pawns do not
 - middlegame: other positions
 """
 
@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
 
 PHASES: Final[tuple[Phase, ...]] = tuple(Phase)  # In the order of a game.
-_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Bitboards.
+_FIRST_RANK, _LAST_RANK = 0xFF, 0xFF << 56  # Bit s is square s.
 
 
 def phase_of(board: "chess.BaseBoard") -> Phase:
@@ -32,9 +32,9 @@ def phase_of(board: "chess.BaseBoard") -> Phase:
     pieces = (board.queens | board.rooks | board.bishops | board.knights).bit_count()
     if pieces <= 6:
         return Phase.ENDGAME
-    officers = board.occupied & ~board.pawns
-    white_home = (officers & board.occupied_co[True] & _FIRST_RANK).bit_count()
-    black_home = (officers & board.occupied_co[False] & _LAST_RANK).bit_count()
+    non_pawns = board.occupied & ~board.pawns
+    white_home = (non_pawns & board.occupied_co[True] & _FIRST_RANK).bit_count()
+    black_home = (non_pawns & board.occupied_co[False] & _LAST_RANK).bit_count()
     if pieces > 10 and min(white_home, black_home) >= 4:
         return Phase.OPENING
     return Phase.MIDDLEGAME

@@ -1,6 +1,6 @@
 """Features of the opponent's replies. A reply is a legal answer to a move; its features describe the position after both.
 
-Legend: B boards, E bytes of an encoding, A legal moves of a board (padded), C cached moves of a board, M moves of all boards.
+Legend: B boards, E bytes of an encoding, A legal moves of a board (padded), C cached moves of a board, M >= 1 moves.
 """
 
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from torch import Tensor
 from grpo.board.features import MoveFeatures, joined, move_features
 from grpo.board.moves import padded_actions, positions_after
 
-# Some 12,000 replies on a processor: fewer moves at once need more calls, and more moves at once leave the cache.
+# Some 12,000 replies to 400 moves fit into a CPU's cache. Smaller parts need more calls.
 _MOVES_AT_ONCE: Final = {"cpu": 400, "cuda": 20_000}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CachedReplies:
-    """Features of the replies to some moves of B boards. They save time if boards recur, and change no result."""
+    """Cached features of the replies to some moves of B boards. The cache saves time and changes no result."""
 
-    columns: Tensor  # [B, C] int64, column of each move; -1 for none.
-    features: MoveFeatures  # B * C positions, each after a move of `columns`; no entries without a move or a reply.
+    columns: Tensor  # [B, C] int64, column (index in A) of each cached move; -1 in an empty slot.
+    features: MoveFeatures  # B * C positions after these moves, row by row. Empty slots and game ends have no entries.
 
     def select_rows(self, rows: Tensor) -> "CachedReplies":
         columns, width = self.columns[rows], self.features.counts.shape[1]
@@ -36,27 +36,28 @@ class CachedReplies:
 def cache_replies(encodings_BE: Tensor, action_ids_BA: Tensor, columns_BC: Tensor) -> CachedReplies:
     """Compute the replies to the moves in `columns_BC` [B, C]; -1 is no move."""
     rows, slots = (columns_BC >= 0).nonzero(as_tuple=True)
-    some = reply_features(encodings_BE, rows, action_ids_BA[rows, columns_BC[rows, slots]])
+    computed = reply_features(encodings_BE, rows, action_ids_BA[rows, columns_BC[rows, slots]])
     index = rows * columns_BC.shape[1] + slots
 
+    # Empty slots get zeros. `entries` keep their order, because `index` ascends.
     def spread(values: Tensor) -> Tensor:
         return values.new_zeros(columns_BC.numel(), *values.shape[1:]).index_copy(0, index, values)
 
     features = MoveFeatures(
-        boards=spread(some.boards), counts=spread(some.counts), num_entries=spread(some.num_entries), entries=some.entries
+        boards=spread(computed.boards), counts=spread(computed.counts), num_entries=spread(computed.num_entries), entries=computed.entries
     )
     return CachedReplies(columns=columns_BC, features=features)
 
 
 def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedReplies | None, rows: Tensor, columns: Tensor) -> MoveFeatures:
-    """Return `reply_features` of the M moves in `columns` [M] of the boards `rows` [M], from the cache where possible."""
+    """Return `reply_features`, from the cache where possible. Move m is in column `columns[m]` >= 0 of board `rows[m]`."""
     ids = action_ids_BA[rows, columns]
     if cached is None:
         return reply_features(encodings_BE, rows, ids)
-    is_move = cached.columns[rows] == columns[:, None]
-    is_cached = is_move.any(1)
+    is_match = cached.columns[rows] == columns[:, None]
+    is_cached = is_match.any(1)
     source = cached.features
-    index = rows * cached.columns.shape[1] + is_move.to(torch.uint8).argmax(1)
+    index = rows * cached.columns.shape[1] + is_match.to(torch.uint8).argmax(1)
     misses = (~is_cached).nonzero()[:, 0]
     if len(misses):
         index[misses] = len(source.counts) + torch.arange(len(misses), device=rows.device)
@@ -65,7 +66,7 @@ def find_replies(encodings_BE: Tensor, action_ids_BA: Tensor, cached: CachedRepl
 
 
 def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatures:
-    """Return the features of M boards: the positions after M legal moves, seen by the opponent, whose moves are the replies.
+    """Return the features of M positions after legal moves, seen by the opponent. The positions' moves are the replies.
 
     Move m is action `ids[m]` on board `encodings_BE[rows[m]]`. Replies never count as repetitions.
     """
@@ -73,4 +74,4 @@ def reply_features(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> MoveFeatu
     action_ids, is_legal = padded_actions(after_ME)
     size = _MOVES_AT_ONCE[ids.device.type]
     parts = zip(after_ME.split(size), action_ids.split(size), is_legal.split(size), strict=True)  # type: ignore[no-untyped-call]
-    return joined([move_features(after, ids, legal, torch.zeros_like(legal)) for after, ids, legal in parts])
+    return joined([move_features(after, replies, legal, torch.zeros_like(legal)) for after, replies, legal in parts])

@@ -24,22 +24,22 @@ STATE: Final = "state.safetensors"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingState:
-    """All that a resumed training needs besides the policy. Each step seeds its random generators anew."""
+    """All that a resumed training needs besides the policy. Random generators are not saved: each step seeds its own."""
 
     step: int
     """Number of rollouts done."""
     control: Mapping[str, Any]
-    """Plain JSON: state of the controllers (`grpo.train.control`), and hash of the reference, the frozen policy of the KL."""
+    """Plain JSON: state of the controllers (`grpo.train.control`), and hash of the reference (the frozen policy of the loss's KL)."""
     facts: Mapping[str, Any]
     """Origin of the weights: settings, dataset hash and so on."""
     tensors: Mapping[str, Tensor]
     """Name -> tensor, with one of three prefixes:
     - `optimizer.`: Adam's moments.
-    - `task.`: the self-play round.
+    - `task.`: positions from self-play.
     - `training.`: the trained weights, if the policy is their moving average."""
 
     def tensors_of(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors with this prefix, without it in their names."""
+        """Return the tensors with this prefix, named without the prefix."""
         return {name.removeprefix(prefix): tensor for name, tensor in self.tensors.items() if name.startswith(prefix)}
 
 
@@ -81,7 +81,7 @@ def checkpoint_step(folder: Path) -> int:
 def checkpoints_to_delete(regrets: Mapping[int, float], *, keep: int) -> list[int]:
     """Return the steps to delete, oldest first. `regrets`: step -> held-out regret; NaN is the worst.
 
-    `keep` checkpoints stay: the best and the newest (both even if `keep` is 1), then those of lowest regret, of equals the newer.
+    The newest and the best checkpoint always stay, then the next best until `keep` stay. Of equal regrets, the newer is better.
     """
     if not regrets:
         return []

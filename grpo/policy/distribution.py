@@ -1,7 +1,7 @@
 """Distribution of a policy over the legal moves of a batch of boards.
 
-Legend: B boards, A legal moves (padded), G moves per board. A column is a move's index among the A. Padding has probability 0 and
-log-probability 0, because 0 * -inf would be NaN.
+Legend: B boards, A legal moves (padded), G samples of a board. A column is a move's index among the A. Padding has probability 0.
+Padding's log-probability is stored as 0, because 0 * -inf would be NaN.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _Record = TypeVar("_Record", bound="DataclassInstance")
-_BOARDS_AT_ONCE: Final = 1_024  # Limits the memory of the moves' bitboards.
+_BOARDS_AT_ONCE: Final = 1_024  # Limits memory.
 
 PRECISIONS: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 """Values of `grpo.precision`."""
@@ -35,7 +35,7 @@ class PositionBatch:
     encodings: Tensor
     """[B, 71] uint8, from `grpo.board.encoding.encode`."""
     action_ids: Tensor
-    """[B, A] int64, each legal move's number in the action table; ascending unless the board is mirrored; padded with 0."""
+    """[B, A] int64, each legal move's id (`grpo.board.actions`); ascending unless the board is mirrored; padded with 0."""
     is_legal: Tensor
     """[B, A] bool, False on padding."""
     repeats: Tensor
@@ -43,14 +43,14 @@ class PositionBatch:
     features: MoveFeatures | None = None
     """Result of `with_features`, if computed."""
     cached_replies: CachedReplies | None = None
-    """Replies to the likeliest moves, if computed (`NetworkPolicy.prepared`)."""
+    """The opponent's replies to the likeliest moves, if computed (`NetworkPolicy.prepared`)."""
 
     def __len__(self) -> int:
         return len(self.encodings)
 
     @classmethod
     def from_boards(cls, boards: Sequence[chess.Board]) -> Self:
-        """Each board must have a legal move. `repeats` is computed from its move stack."""
+        """Each board must have a legal move. The boards' move stacks determine `repeats`."""
         encodings = torch.from_numpy(encode(boards))
         action_ids, is_legal = padded_actions(encodings)
         repeats = torch.zeros_like(is_legal)
@@ -70,7 +70,7 @@ class PositionBatch:
         )
 
     def select_rows(self, rows: Tensor) -> Self:
-        """Return these rows, padded to the widest of them."""
+        """Return the boards `rows` [K]. A becomes their largest number of legal moves."""
         is_legal = self.is_legal[rows]
         width = int(is_legal.sum(1).max()) if len(is_legal) else 0
         return type(self)(
@@ -136,13 +136,14 @@ class MoveDistribution:
         return self.sample_at(torch.rand(len(self.log_probs), num_moves, dtype=torch.float64, generator=rng))
 
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
-        """Sample by inverse transform from uniform numbers in [0, 1). Return columns, [B, G] int64 on the CPU."""
+        """Sample by inverse transform from uniform float64 numbers in [0, 1). Return columns, [B, G] int64 on the CPU."""
         cumulated = self.probs.double().cpu().cumsum(1)
-        # Uniform numbers are at most 1 - 2**-53, so the rounded product is below the total: no column is past the last move.
+        # Uniform numbers are at most 1 - 2**-53, so the rounded product is below the total: no column is past the last move. `right` skips
+        # moves of probability 0.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:
-        """Return the column of the most likely move, [B], of equals the first."""
+        """Return the column of the most likely move, [B]; among equals the first."""
         return self.probs.argmax(1)
 
     def num_legal(self) -> Tensor:  # [B]
@@ -155,7 +156,7 @@ class MovePolicy(Protocol):
 
 
 def on_device(record: _Record, device: torch.device) -> _Record:
-    """Return the dataclass with all tensors on a device, also of nested dataclasses."""
+    """Return the dataclass with all tensors on the device, also in nested dataclasses."""
     values = {field.name: getattr(record, field.name) for field in fields(record)}
     tensors = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
     return replace(record, **tensors, **{name: on_device(values[name], device) for name in values if is_dataclass(values[name])})

@@ -35,7 +35,7 @@ def checkpoint_name(step: int) -> str:
 
 
 def write_facts(folder: Path, policy: Mapping[str, Any], files: Sequence[str], **more: Any) -> None:
-    """`policy`: settings `[policy]`. `files`: the other files, the weights file first."""
+    """`policy`: settings `[policy]`. `files`: names of the other files, the weights file first."""
     write_json(folder / FACTS, {"policy": policy, "files": files, "action_table": action_table_hash(), **more})
 
 
@@ -66,12 +66,12 @@ def policy_kind(folder: Path) -> str:
 
 
 def policy_file_names(folder: Path) -> list[str]:
-    """Return the policy's files. The folder may hold others, such as a checkpoint's."""
+    """Return the names of the policy's files. The folder may hold others, such as a checkpoint's."""
     return [FACTS, *policy_facts(folder)["files"]]
 
 
 def missing_files(folder: Path) -> list[str]:
-    """Return the policy's missing files; without `facts.json`, only this one."""
+    """Return the missing files' names. If `facts.json` is missing, return only its name."""
     names = policy_file_names(folder) if (folder / FACTS).is_file() else [FACTS]
     return [name for name in names if not (folder / name).is_file()]
 
@@ -85,7 +85,7 @@ def weights_file(folder: Path) -> Path:
 
 
 def copy_policy(folder: Path, target: Path) -> None:
-    """Copy the policy's files into the new folder `target`."""
+    """Copy the policy's files into the new folder `target`. Raises FileExistsError."""
     target.mkdir()
     for name in policy_file_names(folder):
         shutil.copy(folder / name, target / name)

@@ -1,4 +1,4 @@
-"""Functions of the kind `network`; `grpo.settings.kinds.Kind` describes them."""
+"""Functions of the policy kind `network`; `grpo.settings.kinds.Kind` describes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +23,12 @@ def check(settings: Settings) -> str:
 
 
 def start_hashes(settings: Settings) -> dict[str, str]:  # noqa: ARG001
-    """A network begins with random weights."""
+    """Empty, because the settings determine a new network's weights."""
     return {}
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function that ranks a board's legal moves by probability at temperature 1."""
+    """Return a function: board -> legal moves in UCI, likeliest first, and their probabilities at temperature 1."""
     policy = NetworkPolicy.load(folder, device)
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""`Policy` is the interface of all policies with weights; `NetworkPolicy` is a chess network."""
+"""`Policy`: interface of all policies with weights. `NetworkPolicy`: a chess network."""
 
 import copy
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from grpo.settings.tree import PolicyConfig
 
 _MAX_CACHED: Final = 50_000
 _NUM_CACHED: Final = 3  # Cached moves of a board: more than the network looks at, because training changes the choice.
-_CACHED_AT_ONCE: Final = 1_024
+_CACHED_AT_ONCE: Final = 1_024  # Boards; limits memory.
 _HASHED_BYTES: Final = 1 << 20
 
 
@@ -43,7 +43,7 @@ class Policy(Protocol):
     def device(self) -> torch.device: ...
 
     def copied(self) -> Self:
-        """Return a policy with a deep copy of the network."""
+        """Return a policy with a deep copy of the network, at precision float32."""
 
     def at_precision(self, precision: torch.dtype) -> Self:
         """Return a policy with the same network object that computes at this precision."""
@@ -60,7 +60,7 @@ class NetworkPolicy:
     kind: ClassVar[str] = NETWORK
 
     def __init__(self, network: nn.Module, config: PolicyConfig, device: torch.device, *, precision: torch.dtype = torch.float32) -> None:
-        """Move the network to the device. `precision` is for autocast inside the network."""
+        """Move the network to the device. `precision` bfloat16 means autocast."""
         self.network = network.to(device).eval()
         self.config = config
         self.device = device
@@ -76,9 +76,9 @@ class NetworkPolicy:
         return MoveDistribution.from_logits(logits, batch.is_legal, temperature=temperature)
 
     def prepared(self, positions: PositionBatch) -> PositionBatch:
-        """Return the positions with all that the network needs of them, for repeated use.
+        """Return the positions with features, and replies if the network looks ahead, for repeated use.
 
-        It takes 1.5 kB per board, and 7 kB more for replies. More than `_MAX_CACHED` boards get no replies.
+        Features take 1.5 kB per board, replies 7 kB more. More than `_MAX_CACHED` boards get no replies.
         """
         positions = positions.with_features()
         if not isinstance(self.network, LooksAhead) or not self.network.looks_ahead or len(positions) > _MAX_CACHED:
@@ -92,7 +92,7 @@ class NetworkPolicy:
         return joined(cached)
 
     def look_ahead(self, wanted: bool) -> None:
-        """Turn the network's look at replies on or off. In a new network, the look changes no logit."""
+        """Turn the network's reading of replies on or off. In a new network, replies change no logit."""
         if isinstance(self.network, LooksAhead):
             self.network.looks_ahead = wanted
 
@@ -102,7 +102,7 @@ class NetworkPolicy:
     def on_cpu(self) -> Self:
         """Return this policy, or, if it is on a GPU, a copy on the CPU in float32.
 
-        Games go faster there: python-chess takes most of a move's time, and a GPU serves one process, the CPU one for each core.
+        Games are faster on the CPU: python-chess takes most of a move's time, so a process on each core gains more than a GPU.
         """
         return self if self.device.type == "cpu" else type(self)(copy.deepcopy(self.network), self.config, torch.device("cpu"))
 
@@ -157,7 +157,7 @@ def weights_hash(policy: Policy) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    # The error of `save_file` for a full disk has no errno.
+    # Not `save_file`, because its error for a full disk has no errno.
     path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata))
 
 

@@ -22,15 +22,15 @@ COLORS: Final = ("#3b82c4", "#d9822b", "#2f9e6e", "#9a6fd1", "#c2569b", "#7d8794
 """The contrast of each color is at least 3 on the white and on the dark background."""
 ALARM: Final = "#d9483b"
 _INK: Final = "#7d8794"
-_FEW: Final = 40  # From so many points on, a line is bold for the exponential moving average (EMA), and the points are faint.
-_NUM_MARKS: Final = 50  # Maximum number of vertical lines; later events get none.
+_FEW: Final = 40  # A line with fewer points has no exponential moving average (EMA).
+_NUM_MARKS: Final = 50  # Most vertical lines; later events get none.
 _STEPS: Final = alt.X("x:Q", title="step", axis=alt.Axis(tickMinStep=1, format=",d"))
 _LINES: Final = {"grid": True, "gridColor": _INK, "gridOpacity": 0.25, "domainColor": _INK, "tickColor": _INK}
 _LOOK: Final = {
     "width": "container",
     "autosize": {"type": "fit-x", "contains": "padding"},
     "background": "transparent",
-    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The style sheet applies to SVG's text.
+    "usermeta": {"embedOptions": {"renderer": "svg"}},  # The style sheet applies to text in SVG.
     "config": {
         "font": "system-ui, sans-serif",
         "view": {"stroke": None},
@@ -90,7 +90,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     """`marks`: steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
-    # Unit: points.
+    # In points, although computed from steps.
     half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
     bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
     dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
@@ -125,7 +125,7 @@ def _data(lines: "Mapping[str, pd.Series[float]]") -> alt.Data:
 
 @debug_mode(False)
 def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
-    """`x` and `y` are titles."""
+    """`x`, `y`: titles of the axes."""
     names = counted.classes
     rows = [
         {"of": names[rank], "rank": rank, "x": round(low, 9), "end": round(low + counted.width, 9), "y": count}
@@ -144,7 +144,7 @@ def histogram(title: str, x: str, y: str, counted: Histogram) -> dict[str, Any]:
 class Interval:
     label: str
     estimate: Estimate
-    kind: str  # Kind of measurement, which sets the color.
+    kind: str  # Kind of measurement; sets the color.
     is_ringed: bool = False  # A ring marks the peak, the checkpoint to resume from.
 
 

@@ -1,4 +1,4 @@
-"""Charts for the cards (a step's HTML pages) of a language model, and sample answers with rewards."""
+"""Charts of a language model's cards (HTML pages of steps), and sample answers with rewards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -32,17 +32,17 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "parse rate",
             with_parts("language/parse_rate", TASKS),
-            "If it falls, the model forgets the format: stop the run or raise the KL coefficient.",
+            "If the rate falls, the model forgets the format: stop the run or raise the KL coefficient.",
         ),
         Figure(
             "best answers with a legal move",
             ("heldout/legal_rate", "heldout/legal_rate_unmasked"),
-            "With `language.legal_moves`, training and games use the mask, and GRPO does not teach the model without it.",
+            "With `language.legal_moves`, training and games mask illegal moves. So GRPO does not raise the rate without the mask.",
         ),
         Figure(
             "entropy of an answer at T = 1",
             with_parts("language/entropy", TASKS),
-            "Sum over an answer's tokens. Training stops if its mean over ten steps is below the red line.",
+            "Sum over an answer's tokens. Training stops if the mean over ten steps is below the red line.",
             (CRITICAL,),
         ),
         Figure(

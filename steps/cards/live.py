@@ -15,12 +15,12 @@ from steps.run.terminal import Pace
 Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`.
 
 _FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh takes 1.5 CPU seconds.
-_LEAST_SECONDS: Final = 10.0
+_LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.
 _MOST_SECONDS: Final = 60.0
 
 
 class LiveCard:
-    """An error in the card ends the updates, not the step."""
+    """An error in the card ends the card's updates, not the step."""
 
     def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)
@@ -67,7 +67,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update parts of unchanged kinds in place, because Metaflow shows a new layout with a delay."""
+        """Update the parts in place if their kinds are unchanged, because Metaflow shows a new layout with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:

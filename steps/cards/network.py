@@ -37,7 +37,7 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
         Figure(
             "KL to the reference",
             ("grpo/kl_reference", "grpo/kl_from_reference"),
-            "Begins at 0 in a new training. If it levels off while the reward is flat, see kl_trap in the diagnosis.",
+            "Begins at 0 in a new training. If the KL levels off while the reward is flat, see kl_trap in the diagnosis.",
         ),
         Figure(
             "clipped moves",
@@ -49,7 +49,9 @@ FIGURES: Final[Mapping[str, Sequence[Figure]]] = {
             by("grpo/logit_share", TERMS),
             "If the reward's fraction (curve `policy`) is below 0.1, the regularizers train the policy.",
         ),
-        Figure("zero-variance groups", ("grpo/zero_variance_groups",), "Groups whose moves have equal rewards teach nothing."),
+        Figure(
+            "zero-variance groups", ("grpo/zero_variance_groups",), "A group (a board's sampled moves) with equal rewards teaches nothing."
+        ),
         Figure(
             "entropy and KL coefficients",
             ("control/entropy_coefficient", "control/kl_coefficient", "control/recovery_coefficient"),

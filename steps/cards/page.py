@@ -29,6 +29,8 @@ CardPart = Markup | dict[str, Any]  # HTML, or the Vega-Lite specification of a 
 
 @dataclass(slots=True)
 class Seen:
+    """A step's reports so far, for its card."""
+
     settings: Mapping[str, Any]
     records: list[Record] = field(default_factory=list)
     progress: tuple[float, str] | None = None  # Fraction done in [0, 1] and a text; None before the first progress.
@@ -41,7 +43,7 @@ class Seen:
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the records; those of a reused output are in a file."""
+        """Return the records. A reused output's records are read from its folder."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
@@ -51,6 +53,7 @@ class Seen:
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:
+        """Return the JSON or text of an output's file, {} without the file."""
         if self.folder is None or not (self.folder / name).exists():
             return {}
         return read_json(self.folder / name) if name.endswith(".json") else (self.folder / name).read_text(encoding="utf-8")
@@ -62,7 +65,7 @@ def page_part(template: str, **facts: Any) -> Markup:
 
 
 def markdown_part(text: str) -> Markup:
-    """Return Markdown as HTML, whose sections (`##`) unfold on a click. HTML in the text is escaped."""
+    """Return Markdown as HTML. Its sections (`##`) unfold on a click. HTML in the text is escaped."""
     rendered = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
     rendered = _SECTION.sub(r"<details><summary>\1</summary>\2</details>", rendered)
     return _on_one_line(f'<div class="wide markdown">{rendered.replace("](", "]&#40;")}</div>')

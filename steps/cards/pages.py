@@ -76,9 +76,9 @@ def _figure(decision: NotableDecision) -> dict[str, Any]:
     moves = {which: chess.Move.from_uci(move.move) for which, move in valued.items()}
     texts = {which: f"{board.san(moves[which])} {move.value:.3f} ({move.probability:.0%})" for which, move in valued.items()}
     is_best = decision.regret == 0
-    second = f", next best {decision.best.value - decision.margin:.3f}" if is_best else ""
+    next_best = f", next best {decision.best.value - decision.margin:.3f}" if is_best else ""
     names = {"policy": "chosen", "Stockfish": "" if is_best else "best", "before GRPO": "before"}
-    lines = {whose: texts[which] + (second if which == "chosen" else "") for whose, which in names.items() if which in texts}
+    lines = {label: texts[which] + (next_best if which == "chosen" else "") for label, which in names.items() if which in texts}
     colors = {moves["best"]: _ENGINE, moves["chosen"]: _BOTH if moves["chosen"] == moves["best"] else _POLICY}
     if "before" in moves:
         colors = {moves["before"]: _BEFORE} | colors

@@ -1,4 +1,4 @@
-"""Reads a run's results, diagnosis and dataset. A missing or unreadable document (such as of other code) gives None."""
+"""Reads a run's results, diagnosis and dataset. A missing or unreadable document gives None."""
 
 import sys
 from contextlib import suppress
@@ -27,7 +27,7 @@ def results_of(run: "Run | None", store: "Store") -> Results | None:
 
 
 def findings_of(run: "Run", results: Results | None, store: "Store") -> Diagnosis | None:
-    """Return the diagnosis of the results, or else of `finetune`."""
+    """Return the diagnosis of the results or, without results, of `finetune`."""
     if results is not None:
         return results.findings
     if (finetuned := run.output_of("finetune")) is not None:

@@ -3,7 +3,7 @@
 - Own start: the run's pretrained policy, which GRPO trains.
 - Candidate: the checkpoint that may become champion.
 - Ladder: rated opponents.
-- Regret: mean win probability that a policy's best moves lose on held-out boards.
+- Regret: mean win probability that a policy's most likely moves lose on boards outside training.
 """
 
 from pathlib import Path
@@ -25,11 +25,11 @@ _MAX_SOURCES: Final = 3
 class Measurement(Document):
     name: str  # Label on pages, the same in all runs.
     unit: Unit
-    estimate: Estimate  # Value and interval; games count as played.
+    estimate: Estimate  # Value and 95 % interval; undecided games count as draws.
     adjudicated: Estimate | None = None  # Undecided games go to the side that a search finds better. Not for the verdict.
     num_games: int | None = None  # None for regret.
     decides: bool = False  # True for the verdict's row: the candidate's games against its own start.
-    # Opponent, rules, ladder or boards -> value (None if unknown). Results with different yardsticks cannot be compared.
+    # Condition (opponent, rules, ladder or boards) -> value (None if unknown). Results with different yardsticks cannot be compared.
     yardstick: dict[str, str | None]
     output: str  # Hash of the output with the measurement.
 
@@ -37,7 +37,7 @@ class Measurement(Document):
 class Training(Document):
     first_step: int
     last_step: int
-    reason: str  # Reason for the end, a key of `ENDS`.
+    reason: str  # Key of `ENDS`.
     message: str
     mean_entropy_at_end: float | None  # Nats at T = 1; None if not finite.
     control: dict[str, float]  # `control/...` metrics at the end.
@@ -79,9 +79,9 @@ class Results(Document):
     decision: Selection
     measurements: tuple[Measurement, ...]  # In the order of the steps.
     ladder: LadderReport
-    strength: str  # Of the champion, in words.
-    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate.
-    quality: dict[str, tuple[float, float | None]]  # Metric of `MOVE_QUALITY` -> its value, as in `regret`.
+    strength: str  # The champion's strength in words.
+    regret: dict[str, tuple[float, float | None]]  # Phase of a game -> regret of pretrained policy and candidate, None without candidate.
+    quality: dict[str, tuple[float, float | None]]  # Metric of `MOVE_QUALITY` -> value of the same two.
     boards: Boards
     pretraining: dict[str, Any]  # Report of `pretrain`.
     training: Training

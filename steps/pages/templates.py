@@ -41,7 +41,10 @@ _MARKUP: Final = re.compile(r"[\\`*{}|~]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])")
 
 
 def environment(folder: Path, escaped: Callable[[str], str]) -> Environment:
-    """Return a folder's templates. Inserted (untrusted) values are escaped for HTML and then by `escaped`, except `Markup`."""
+    """Return a folder's templates. Inserted (untrusted) values are escaped for HTML and then by `escaped`, except values of class `Markup`.
+
+    White space is collapsed, integers get thousands separators, and None is an AssertionError.
+    """
 
     def shown(value: Any) -> Markup:
         if isinstance(value, Markup):
@@ -67,7 +70,7 @@ def page(template: str, **facts: Any) -> str:
 
 
 def verdict_lines(results: Results) -> list[str]:
-    """Return the verdict: wrapped text and a picture. No line begins with a space, because Metaflow strips leading spaces."""
+    """Return the verdict for a terminal: wrapped text and a picture. Metaflow strips leading spaces, so no line begins with a space."""
     decision, games, picture = results.decision, results.decision.confirmation_best_moves, verdict_picture(results.decision)
     how_to_read = "" if games is None else _HOW_TO_READ.format(num_pairs=games.score.num_pairs)
     head = f"Verdict: {decision.verdict}. {decision.sentence} So {decision.outcome}. {results.strength}"
@@ -77,7 +80,7 @@ def verdict_lines(results: Results) -> list[str]:
 
 
 def verdict_picture(decision: Selection) -> list[str]:
-    r"""Return gains and ladder ratings as a text picture, [] if no games were played.
+    r"""Return gains and ladder ratings as a text picture, or [] if no games were played.
 
     gain in Elo, against          -75         0         +75
     own start                                 |    [--o---] +53 [+31, +75]
@@ -110,7 +113,7 @@ def _bars(estimates: Mapping[str, Estimate], left: int, right: int) -> Iterator[
 
 
 def finding_lines(findings: Iterable[Finding], *, is_short: bool = False) -> list[str]:
-    """Return a line per finding: severity, name, evidence; unless `is_short` also the causing finding, or meaning and advice.
+    """Return a line per finding: severity, name, evidence. Unless `is_short`, its cause (a finding) follows, or else meaning and advice.
 
     >>> seen = {"severity": "critical", "evidence": ("1", "2"), "first_step": 1, "last_step": 2}
     >>> found = Finding(name="kl_trap", means="Bad.", advice="Do.", **seen)
@@ -137,7 +140,7 @@ def _elo(estimate: Estimate) -> str:
 
 
 def _ladder_rows(results: Results) -> list[tuple[str, ...]]:
-    """Return rows of rungs (rated opponents) and policies, strongest first."""
+    """Return rungs (rated opponents) and policies, strongest first: name, Elo, Elo above the next rung, scores against the rung."""
     placed = results.decision.placed
     rows: list[tuple[float, tuple[str, ...]]] = []
     for rung in results.ladder.rungs:

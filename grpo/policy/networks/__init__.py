@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LooksAhead(Protocol):
-    """A network that also looks at the opponent's replies."""
+    """A network that also reads the opponent's replies."""
 
     looks_ahead: bool
     """Whether `forward` reads replies. False in pretraining's first steps, to save time."""
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
-        """Return the columns of the moves whose replies `forward` will most likely read, [B, count]; -1 fills up."""
+        """Return the columns (indices in A) of the moves whose replies `forward` will most likely read, [B, count]; -1 fills up."""
 
 
 def is_network(name: str) -> bool:
@@ -35,7 +35,7 @@ def is_network(name: str) -> bool:
 
 
 def make_network(config: PolicyConfig) -> nn.Module:
-    """Return a new network, with weights from torch's global generator. Raises IncompatibleError for an unknown network."""
+    """Return a new network with weights drawn from torch's global generator. Raises IncompatibleError for an unknown network."""
     if not is_network(config.network):
         raise IncompatibleError(f"policy.network = {config.network!r}: grpo/policy/networks/{config.network}.py does not exist")
     network = import_module(f"{__name__}.{config.network}").Network(config)

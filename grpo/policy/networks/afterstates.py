@@ -1,11 +1,11 @@
 """The chess network: a move's logit is a score of the position after the move (the afterstate).
 
-Each square has two embeddings: one of (piece, both sides' control of the square), one of (piece, square). A position is the sum of all
-these embeddings. Two small layers and a linear short cut turn the sum into a score.
+Each square has two embeddings: one of (piece, the attackers of both sides), one of (piece, square). A position is the sum of all these and
+of a few more, such as mate. Two small layers and a linear short cut turn the sum into a score.
 
-A move changes about 13 squares, so the sum after a move is the board's sum minus removed plus new rows.
+A move changes about 13 squares, so the sum after a move is the board's sum minus the removed rows plus the new rows.
 
-Legend: B boards, A moves of a board (padded), N moves of all boards.
+Legend: B boards, A legal moves of a board (padded), N legal moves of all boards, W width.
 """
 
 from typing import Final, cast
@@ -45,7 +45,7 @@ class Network(nn.Module):
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__()
         rows = torch.randn(NUM_ROWS, config.width) * _EMBEDDING_SCALE
-        # Dataset boards have no history, so only GRPO changes this row.
+        # Dataset boards have no history, so only GRPO trains this row.
         rows[REPETITION] = 0
         self.embedding = nn.Parameter(rows)
         self.scorer = Scorer(config.width, config.hidden_width)
@@ -56,5 +56,5 @@ class Network(nn.Module):
 
 
 def padded(scores_N: Tensor, is_move_BA: Tensor, padding: float = 0.0) -> Tensor:
-    """Return the scores of all moves as [B, A]."""
+    """Return [B, A]: the scores where `is_move_BA` is True, else `padding`."""
     return scores_N.new_full(is_move_BA.shape, padding).masked_scatter(is_move_BA, scores_N)

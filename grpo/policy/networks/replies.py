@@ -1,12 +1,14 @@
-"""The chess network that looks at the opponent's replies to its likeliest moves. It asks no engine.
+"""A chess network that also scores the opponent's replies to the moves of largest logit (the candidates).
 
-The network `afterstates` gives each legal move a logit. For the `NUM_CANDIDATES` moves of largest logit, each reply gets a threat: how good
-the position after the reply is for the opponent. Threats come from the first columns of the same embedding and from layers of their own.
-The logit of a candidate falls by its largest threat, minus the candidates' mean largest threat.
+The network `afterstates` gives each legal move a logit. Each reply to a candidate gets a threat: how good the position after the reply is
+for the opponent. Threats come from the first columns of the same embedding and from layers of their own.
 
-Threats cost several times as much as the logits, so imitation uses them only in its last eighth. They begin at 0.
+A candidate's threat t is the largest of its replies' threats. The candidate's logit changes by m - t. The mean m is over the candidates
+with replies.
 
-Legend: B boards, A moves of a board (padded), K candidates of a board, M candidates of all boards, N replies to all candidates.
+Threats cost several times as much as the logits, so pretraining uses them only in its last eighth. A new network's threats are 0.
+
+Legend: B boards, A legal moves of a board (padded), K candidates of a board, N legal moves of all boards.
 """
 
 from typing import Final
@@ -23,8 +25,8 @@ from grpo.settings.tree import PolicyConfig
 
 NUM_CANDIDATES: Final = 2
 WIDTH: Final = 64
-"""Columns of the embedding that threats use."""
-_ROUNDING: Final = 0.01  # Far above what float32 rounds of a logit.
+"""Most columns of the embedding that threats use."""
+_ROUNDING: Final = 0.01  # Far above a logit's rounding error in float32.
 
 
 class Network(nn.Module):
@@ -37,7 +39,7 @@ class Network(nn.Module):
         self.looks_ahead = True
 
     def candidates(self, positions: PositionBatch, count: int) -> Tensor:
-        """Return the columns of the moves of largest logit, [B, count], of equals the first; -1 if a board has fewer moves."""
+        """Return the columns of the moves of largest logit, [B, count]. Equal logits keep their order; -1 fills up."""
         return self._likeliest(positions.move_features().sums(self.moves.embedding), positions.is_legal, count)
 
     def forward(self, positions: PositionBatch) -> Tensor:
@@ -55,18 +57,19 @@ class Network(nn.Module):
         with torch.no_grad():
             best = afterstates.padded(self._threats(replies), replies.counts > 0, -torch.inf).argmax(1)
         replies = replies.select_moves(best).select_rows(answered, 1)
-        # Only the largest threat has a gradient, so the others are computed without.
+        # Only the largest threat needs a gradient, so `best` was chosen without.
         slot = rows[answered], slots[answered]
         largest_BK = logits.new_zeros(columns_BK.shape).index_put(slot, self._threats(replies).to(logits.dtype))
         has_BK = torch.zeros_like(largest_BK).index_put(slot, logits.new_ones(len(answered)))
         mean_B1 = largest_BK.sum(1, keepdim=True) / has_BK.sum(1, keepdim=True).clamp(min=1)
+        # A missing candidate (-1) adds 0 to column 0.
         return logits.scatter_add(1, columns_BK.clamp(min=0), (mean_B1 - largest_BK) * has_BK)
 
     @torch.no_grad()
     def _likeliest(self, sums_NW: Tensor, is_legal_BA: Tensor, count: int) -> Tensor:
-        """Choose the moves in float64, and leave out moves that float32 finds far less likely.
+        """Choose the candidates in float64, from the moves that float32 finds likely enough.
 
-        Float32 rounds by the batch's shape, so sampling and loss could look at different ones of two nearly equal moves.
+        Float32 rounding depends on the batch's shape, so sampling and loss could choose different ones of two nearly equal moves.
         """
         weights = {name: parameter.double() for name, parameter in self.moves.scorer.named_parameters()}
         with torch.autocast(sums_NW.device.type, enabled=False):
