@@ -25,7 +25,7 @@ def write_document(path: Path, document: BaseModel) -> None:
 
 
 def read_document(path: Path, form: type[_Form]) -> _Form:
-    """Raises OSError if unreadable, CorruptError if not JSON, DocumentError if not a `form`."""
+    """Raises OSError if the file is unreadable, CorruptError if not JSON, DocumentError if it does not match the model `form`."""
     content = read_json(path)
     try:
         return form.model_validate(content)

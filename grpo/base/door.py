@@ -1,7 +1,7 @@
 """Checks of data from outside: from a tracking server, a bucket, a manifest or a policy's folder.
 
-No id, hash or file name may lead out of the store (the folder of all outputs). A manifest is a JSON file in an output's folder, with the
-hash of each file.
+No id, hash or file name may lead out of the store (the folder of all steps' outputs). A manifest is a JSON file in an output's folder, with
+the hash of each file.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class ForeignError(PlainError, ValueError):
 
 def _relative(name: str) -> str:
     if not name.isprintable() or "\\" in name or len(name) > _LONGEST_NAME or any(part in ("", ".", "..") for part in name.split("/")):
-        raise ValueError(f"not a path of at most {_LONGEST_NAME:,} printable characters, without backslash and empty, `.` or `..` parts")
+        raise ValueError(f"not a path of at most {_LONGEST_NAME:,} printable characters without a backslash or an empty, `.` or `..` part")
     return name
 
 
@@ -43,10 +43,7 @@ STRICT: Final = with_config(ConfigDict(extra="forbid", strict=True, allow_inf_na
 
 @with_config(ConfigDict(strict=True))
 class ManifestForm(TypedDict):
-    """Other keys are allowed.
-
-    `output_hash` leaves out the files in `aside`, which differ between equal runs (with times, for example).
-    """
+    """`output_hash` covers only `files`. The files in `aside` differ between equal runs, for example by times. Other keys are allowed."""
 
     files: dict[FileName, Hash]
     aside: dict[FileName, Hash]
@@ -57,7 +54,7 @@ MANIFEST_FORM: Final = TypeAdapter(ManifestForm)
 
 
 def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
-    """Return `value`. Raises ForeignError, which names `source`, unless `value` has the form."""
+    """Return `value` without keys that the form does not name. Raises ForeignError, which names `source`, for another form."""
     try:
         return form.validate_python(value)
     except ValidationError as error:
@@ -67,7 +64,7 @@ def checked(form: TypeAdapter[_T], value: object, source: object) -> _T:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return `folder / name`. Raises ForeignError unless the path, with links followed, is below the folder."""
+    """Return `folder / name`. Raises ForeignError unless the path, resolved, is below the folder."""
     path = folder / name
     if folder.resolve() not in path.resolve().parents:
         raise ForeignError(f"{name!r} is outside of {folder}")

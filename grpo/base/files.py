@@ -1,7 +1,7 @@
 """Hashes (SHA-256), manifests, lock files, and atomic writes of files and folders.
 
-A manifest is a file in an output's folder, with facts about the output and the hash of each file. An atomic write builds in a locked hidden
-folder beside the target and renames the result, so readers see all or nothing.
+A manifest is a file in a pipeline step's output folder, with facts about the output and the hash of each file. An atomic write builds in a
+locked hidden folder beside the target and renames the result, so readers see all or nothing.
 """
 
 import errno
@@ -29,7 +29,7 @@ _TEMPORARY: Final = "half-made-"
 
 
 class CorruptError(PlainError, RuntimeError):
-    """A file is not valid JSON, a manifest is missing, or a folder's files differ from its manifest."""
+    """A file is not the expected JSON, a manifest is missing, or a folder's files differ from its manifest."""
 
 
 class StorageError(PlainError, OSError):
@@ -55,6 +55,7 @@ def json_text(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Not atomic, unlike `replace_file`."""
     path.write_text(json_text(value), encoding="utf-8")
 
 
@@ -79,7 +80,7 @@ def parse_json_object(data: bytes, source: object) -> dict[str, Any]:
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
-    """Return relative path -> hash of all files below a folder, except the manifest."""
+    """Return relative path -> SHA-256 of all files below a folder, except the manifest."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: sha256_file(path) for name, path in files.items() if name != MANIFEST}
 
@@ -136,7 +137,7 @@ def is_sealed(facts: Mapping[str, Any], key: str, *, place: str = "") -> bool:
 
 
 def seal(facts: Mapping[str, Any], *, place: str = "") -> str:
-    """Return a hash of the facts and of their address `place`, which detects a copy at another address."""
+    """Return a hash of the facts and of `place`, their key in a bucket. With `place`, a copy under another key is detected."""
     return sha256_json({**facts, "place": place} if place else facts)
 
 
@@ -146,12 +147,12 @@ def _is_aside(name: str) -> bool:
 
 @contextmanager
 def explain_write_errors(target: Path) -> Iterator[None]:
-    """Turn the block's OSError into a StorageError if a full disk, a quota or a missing permission is the cause."""
+    """Turn the block's OSError into a StorageError if a full disk, a size limit or a missing permission is the cause."""
     try:
         yield
     except OSError as error:
         parent = next(folder for folder in target.parents if folder.exists())
-        # The remedy would be wrong for a file elsewhere.
+        # For a file elsewhere, the remedy would name the wrong folder.
         is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
@@ -218,7 +219,7 @@ def remove_abandoned(target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, on_wait: Callable[[str], object] = lambda _: None) -> Iterator[None]:
-    """Hold a lock file while the block lasts. If another process holds it, call `on_wait` with that process's name, and wait.
+    """Hold a lock file while the block lasts. If another process holds the lock, call `on_wait` with that process's name, and wait.
 
     The file is never deleted, because a lock on a deleted file protects nothing. Raises StorageError.
     """
@@ -249,7 +250,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete the hidden files and folders that killed processes left. No writer may be active."""
+    """Delete all hidden files and folders, which killed processes left. No writer may be active."""
     for path in sorted(folder.glob("**/.*")):
         if path.is_dir():
             shutil.rmtree(path)

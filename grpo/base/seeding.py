@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def named_seed(root: int, *names: str | int) -> int:
-    """Return a stream's 63-bit seed, equal on every machine and Python version."""
+    """Return a stream's 63-bit seed, equal on every machine and Python version. No name may contain `/`."""
     text = "/".join(str(part) for part in (root, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

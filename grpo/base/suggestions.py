@@ -15,7 +15,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question with a trailing space, or "" if none is near. Numbers are never suggested.
+    """Return a question with a trailing space, or "" if no known word is near. Numbers are never suggested.
 
     >>> nearest("smok", ["laptop", "smoke"]), nearest("1795845951095307", ["1795845951095308"])
     ('did you mean smoke? ', '')

@@ -17,13 +17,13 @@ from grpo.dataset.games import ENGINE, Game, Reason, Rejection
 from grpo.engine.answers import EngineError
 from grpo.engine.pool import NUM_ATTEMPTS, REMEDY, EnginePool
 
-MAX_IDLE_GAMES: Final = 300  # A unit ends after so many games in a row without a new board.
+MAX_IDLE_GAMES: Final = 300  # A unit ends after so many games in a row without a selected position.
 _MAX_FAILED_IN_A_ROW: Final = 5  # games
 
-# Nodes per move; each side of a game draws one of these limits.
+# Nodes (searched positions) per move; each side of a game draws one of these limits.
 NODES: Final = (60, 240, 960)
-RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies.
-RANDOM_MOVE_PROBABILITY: Final = 0.08  # Probability that a later move is random.
+RANDOM_OPENING_PLIES: Final = 6  # Each game starts with 0 to this many random legal plies (moves of one player).
+RANDOM_MOVE_PROBABILITY: Final = 0.08  # After the opening.
 MAX_PLIES: Final = 200  # Longer games are truncated.
 
 
@@ -43,7 +43,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
         while game is None:
             played: list[str] = []
             try:
-                # A move depends on the engine's hash table, so the whole game is replayed.
+                # A move also depends on the engine's memory of earlier searches, so the whole game is replayed.
                 game = _game(number, game_id=game_id, rng=numpy_stream(seed, "engine_game", unit, number), pool=pool, played=played)
             except EngineError as error:
                 failures[len(played)] += 1
@@ -57,6 +57,7 @@ def engine_games(*, unit: int, seed: int, pool: EnginePool, is_wanted: Callable[
 
 
 def _game(number: int, *, game_id: str, rng: np.random.Generator, pool: EnginePool, played: list[str]) -> Game:
+    """Append each move to `played`, also before an error."""
     nodes = {color: int(rng.choice(NODES)) for color in chess.COLORS}
     board, start = chess.Board(), chess.STARTING_FEN
     num_random = int(rng.integers(0, RANDOM_OPENING_PLIES + 1))

@@ -1,6 +1,6 @@
 """Parsers of position lists (an EPD or FEN per line) and of Lichess's puzzle table (CSV).
 
-EPD is the first four fields of a FEN, then operations, such as `bm Nf3;`.
+EPD is the first four of the six fields of a FEN (a position's text), then operations, such as `bm Nf3;`.
 """
 
 import re
@@ -19,7 +19,7 @@ _CLOCK_OPERATION: Final = re.compile(r"(?:^|;)\s*(hmvc|fmvn)\s+(\d+)\s*(?=;|$)")
 
 
 def lines(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes] | Rejection]:
-    """Yield byte offset and stripped text of each line, or a Rejection of a line that is too long. Skips blank lines and `#` comments."""
+    """Yield byte offset and stripped text of each line, or a Rejection of a too long line. Skips blank lines and `#` comments."""
     for offset, line in lines_of(stream):
         text = line.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n\0")
         if len(line) > MAX_LINE:
@@ -70,7 +70,7 @@ def read_puzzles(stream: BinaryIO, source: str) -> Iterator[chess.Board | Reject
 
 
 def puzzle_rows(stream: BinaryIO, source: str, names: Sequence[str]) -> Iterator[tuple[int, dict[str, str]] | Rejection]:
-    """Yield byte offset and cells (column -> text, "" if missing) of each row. Raises SourceError if a column of `names` is missing."""
+    """Yield byte offset and cells of each row: column -> text, "" if missing. Raises SourceError if a column of `names` is missing."""
     rows = lines(stream, source)
     header = next(rows, None)
     columns = [] if header is None or isinstance(header, Rejection) else _cells(header[1])
@@ -91,9 +91,9 @@ def _cells(line: bytes) -> list[str]:
 
 
 def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move]]:
-    """Return position and move of each ply. The opponent makes the first move, the solver the last.
+    """Return the board before each move, and the move. The opponent makes the first move, the solver the last.
 
-    `moves` is UCI, separated by blanks. Raises ValueError for an illegal position or move, or an incomplete solution.
+    `moves` is UCI (`e2e4 e7e5`). Raises ValueError for an illegal position or move, or an incomplete solution.
     """
     board = standard_board(fen)
     positions = []
@@ -110,7 +110,7 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of a FEN or EPD, or reason and detail of the rejection."""
-    # Unlike `str.split`, `bytes.split` does not separate at byte 0xA0. Latin-1 decodes any byte.
+    # Unlike `str.split`, `bytes.split` does not split at 0xA0, a part of some UTF-8 letters. Latin-1 decodes any byte.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

@@ -11,7 +11,7 @@ from grpo.dataset.games import Game, Reason, Rejection, SourceError
 from grpo.dataset.pgn import read_games
 from grpo.dataset.streams import FileKind, SourceFile, find_files, opened
 
-# Entries rejected for these reasons have no position that could enter the dataset.
+# Entries rejected for these reasons have no position in which a policy must move.
 _HARMLESS: Final = frozenset({Reason.GAME_OVER, Reason.NOT_A_GAME})
 _MAX_NAMED: Final = 20  # In the error.
 
@@ -38,7 +38,7 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # `boards` lacks the position after the last move, from which a match with an opening book starts.
+                    # `boards` lacks the position after the last move, from which a game with this opening starts.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last

@@ -55,7 +55,7 @@ class Game:
     offset: int  # Game: number from 0 in its file or unit. Listed position: byte offset of its line.
     boards: tuple[chess.Board, ...]  # Board before each move, without move stack. Listed position: the position alone.
     moves: tuple[chess.Move, ...]  # One per board; none for a listed position.
-    is_label: tuple[bool, ...]  # Per board: False for an engine game's random move. Only labels are selected and imitated.
+    is_label: tuple[bool, ...]  # Per board: False before an engine game's random move. Only other boards are selected and imitated.
     result: str = "*"  # `1-0`, `0-1`, `1/2-1/2` or `*`.
     white_rating: int | None = None
     black_rating: int | None = None

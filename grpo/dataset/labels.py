@@ -14,7 +14,7 @@ from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
 
 
 def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> LabelArrays:
-    """Return all training boards, which are never cut, then `further_positions`, up to `max_positions` in total."""
+    """Return all training boards, even above `max_positions`, then `further_positions`, up to `max_positions` in total."""
     of_boards = board_arrays(boards, split=Split.TRAIN)
     positions: list[chess.Board] = []
     ids: list[list[int]] = []
@@ -34,11 +34,12 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
 
 
 def further_positions(boards: pa.Table, games: pa.Table, *, count: int) -> Iterator[tuple[chess.Board, list[int], int]]:
-    """Yield up to `count` positions of training games: board (it changes afterwards), ids of all legal moves, id of the move played.
+    """Yield up to `count` positions of training games: board, action ids of all legal moves, id of the move played.
 
-    - The positions have the lowest hashes of their keys, whatever the order of `games`. They are not boards of any split.
-    - Positions with a single legal move are left out afterwards, because they teach nothing.
+    - The positions have the lowest hashes of their keys, and are not in `boards`.
+    - Positions with a single legal move teach nothing: they count, but are not yielded.
     - A position of several games has the first game's move.
+    - To keep the board, the caller must copy it.
 
     The tables have `BOARD_SCHEMA` and `GAME_SCHEMA`. Raises ValueError for an illegal move.
     """

@@ -18,13 +18,13 @@ from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
-_TAG: Final = re.compile(r'\[\w+\s+"')
+_TAG_START: Final = re.compile(r'\[\w+\s+"')
 _ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
 _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a comment or nothing.
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
-_NO_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
+_NOT_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
 # python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
 _FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
 _RESULTS: Final = {
@@ -51,8 +51,7 @@ def read_games(
 ) -> Iterator[Game | Rejection]:
     """Yield each game of a PGN stream, or its Rejection.
 
-    Games are numbered from 0; games for which `is_mine` is False are counted, but not yielded. `filters` (`min_rating`, `time_controls`)
-    reject games by their tags.
+    `is_mine` takes a game's number, from 0, and can skip the game. `filters` (`min_rating`, `time_controls`) reject games by their tags.
     """
     number = 0
     for text in _texts(stream):
@@ -85,7 +84,7 @@ def _texts(stream: BinaryIO) -> Iterator[str | None]:
     size, is_after_tag = 0, False
     for line, is_comment in _marked(_lines(stream)):
         is_blank = line.isspace()
-        if lines and not (is_comment or is_after_tag) and (is_blank or _TAG.match(line)):
+        if lines and not (is_comment or is_after_tag) and (is_blank or _TAG_START.match(line)):
             yield "".join(lines) if size <= MAX_LINE else None
             lines, size = [], 0
         if is_blank and not lines:
@@ -105,29 +104,29 @@ def _marked(lines: Iterator[str]) -> Iterator[tuple[str, bool]]:
     An unclosed comment would swallow the games after it, so it ends before its first tag, if any. A comment is unclosed if another `{`, the
     end of the file or more than `MAX_LINE` characters come before its `}`.
     """
-    again, held = deque[str](), list[str]()
+    to_reread, comment = deque[str](), list[str]()
     size, is_open = 0, False
-    while (line := again.popleft() if again else next(lines, None)) is not None or held:
+    while (line := to_reread.popleft() if to_reread else next(lines, None)) is not None or comment:
         if line is not None and not is_open:
             yield line, False
             is_open = line[0] not in "[%;" and _opens_comment(line)
             continue
         brace = None
         if line is not None:
-            held.append(line)
+            comment.append(line)
             size += len(line)
             brace = _BRACE.search(line)
             if brace is None and size <= MAX_LINE:
                 continue
-        first_tag = next((index for index, text in enumerate(held) if _TAG.match(text)), len(held))
-        if brace is not None and (brace[0] == "}" or first_tag == len(held)):
-            is_open = "}" not in held[-1] or _opens_comment(held[-1].partition("}")[2])
-        elif first_tag < len(held):
-            again.extendleft(reversed(held[first_tag:]))
-            del held[first_tag:]
+        first_tag = next((index for index, text in enumerate(comment) if _TAG_START.match(text)), len(comment))
+        if brace is not None and (brace[0] == "}" or first_tag == len(comment)):
+            is_open = "}" not in comment[-1] or _opens_comment(comment[-1].partition("}")[2])
+        elif first_tag < len(comment):
+            to_reread.extendleft(reversed(comment[first_tag:]))
+            del comment[first_tag:]
             is_open = False
-        yield from ((text, True) for text in held)
-        held, size = [], 0
+        yield from ((text, True) for text in comment)
+        comment, size = [], 0
 
 
 def _opens_comment(text: str) -> bool:
@@ -148,6 +147,8 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
 
 
 class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
+    """The first rejection counts."""
+
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
         self._headers: dict[str, str] = {}
@@ -199,7 +200,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def game(self, text: str) -> Game | Rejection:
         if self._rejection:
             return self._rejection
-        if self._moves and (foreign := _FOREIGN_MOVE.search(_NO_MOVES.sub("", text))):
+        if self._moves and (foreign := _FOREIGN_MOVE.search(_NOT_MOVES.sub("", text))):
             return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]} is not English notation")
         if not self._moves:
             return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))
@@ -242,7 +243,7 @@ def rating(text: str) -> int | None:
 
 
 def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
-    """Return the first filter that rejects a game, or None. An unknown rating counts as too low."""
+    """Return the first setting that rejects a game, or None. An unknown rating counts as too low."""
     ratings = rating(headers.get("WhiteElo", "")), rating(headers.get("BlackElo", ""))
     if filters.min_rating is not None and any(known is None or known < filters.min_rating for known in ratings):
         return "min_rating"
@@ -252,7 +253,7 @@ def dropped_by(headers: Mapping[str, str], filters: BoardsConfig) -> str | None:
 
 
 def time_control(tag: str) -> TimeControl | None:
-    """Return a TimeControl tag's class; None for unknown forms, such as `*60`. A day or more is correspondence."""
+    """Return a TimeControl tag's class; None for unknown forms, such as `*60`, and `0`. A day or more is correspondence."""
     if tag == "-":
         return TimeControl.CORRESPONDENCE
     period = _PERIOD.fullmatch(tag)
@@ -261,7 +262,7 @@ def time_control(tag: str) -> TimeControl | None:
     base, increment = period.groups()
     duration = float(base) + 40 * float(increment or 0)
     if not duration:
-        return None  # `0` and `0+0` allow no move.
+        return None  # No time.
     return next((name for limit, name in _CLASSES if duration < limit), TimeControl.CORRESPONDENCE)
 
 

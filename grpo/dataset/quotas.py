@@ -1,6 +1,6 @@
 """Quotas: the number of boards wanted of each cell, and the choice of boards from games.
 
-A cell is a split (train, validation, held-out) and a game phase. A unit is a parallel part of the dataset build.
+A cell is a split (train, validation, held-out) with a game phase. A unit is a parallel part of the dataset build.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ def split_of_game(game_id: str, fractions: Mapping[Split, float]) -> Split:
 def split_fractions(config: BoardsConfig) -> dict[Split, float]:
     """Return each split's fraction of the games.
 
-    Validation and held-out get 1.5 times their share of boards (at most 0.3), so these small splits are full before training is.
+    Validation and held-out get 1.5 times their share of boards, at most 0.3. So these small splits are full before the training split.
     """
     total = config.num_train + config.num_validation + config.num_heldout
     heldout, validation = (min(0.3, 1.5 * count / total) for count in (config.num_heldout, config.num_validation))
@@ -124,6 +124,7 @@ class Quota:
             num_needed = min(self._config.max_per_game_and_phase, self.missing[split, phase])
             if not num_needed or not candidates:
                 continue
+            # Lazy, because `_position` marks each position as seen.
             positions = (self._position(game, candidates[choice], split, phase) for choice in rng.permutation(len(candidates)))
             chosen = list(islice(filter(None, positions), num_needed))
             self.missing[split, phase] -= len(chosen)
@@ -212,7 +213,7 @@ def cut_to_quota(
     """Select boards from the positions of all units. Return their indices, the number of duplicates, and cell -> missing boards.
 
     - The lowest hashes of keys win, so the order of units does not matter.
-    - Of equal boards, the held-out board wins, then the validation board.
+    - Of equal boards, one is selected: held-out if needed, else validation, else training.
     """
     rank = {Split.HELDOUT: 0, Split.VALIDATION: 1, Split.TRAIN: 2}
     hashed = [hashlib.sha256(position.key.encode()).digest() for position in positions]

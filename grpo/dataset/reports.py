@@ -22,9 +22,9 @@ class JoinedBoards(Boards):
     games: int
     """Usable games, and listed positions (lines of .epd and .fen files)."""
     rejected: dict[str, int]
-    """Reason -> games."""
+    """Reason -> games or lines."""
     first_rejected: tuple[str, ...]
-    """File, location and reason of the first rejected games."""
+    """File, location and reason of up to ten games or lines."""
     duplicates: int
     """Positions that repeat an earlier position or its color mirror."""
     left_out: dict[str, int]

@@ -54,7 +54,7 @@ class SourceFile:
     name: str  # File name without folder, or `ARCHIVE.zip/MEMBER`.
     uri: str  # Path, or `s3://`, `https://` or `hf://` address.
     kind: FileKind
-    member: str = ""
+    member: str = ""  # Of a ZIP archive.
 
 
 def find_files(patterns: Sequence[str]) -> list[SourceFile]:
@@ -63,7 +63,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
     A pattern is an https address, or a file, folder or glob (local, S3 or hub). Folders include subfolders, without hidden files and
     unknown suffixes.
 
-    Raises SourceError for a pattern without a file or with a possible secret, two files of one name, and an unreadable file.
+    Raises SourceError if a pattern matches no file or may contain a secret, two files have one name, or a file is unreadable.
     """
     files = sorted({file for pattern in patterns for uri in _addresses(pattern) for file in _files_of(uri)})
     name, count = max(Counter(file.name for file in files).items(), key=lambda item: item[1], default=("", 0))
@@ -75,7 +75,7 @@ def find_files(patterns: Sequence[str]) -> list[SourceFile]:
 
 @contextmanager
 def opened(file: SourceFile) -> Iterator[BinaryIO]:
-    """Open a file as decompressed bytes. Raises SourceError, also while the file is read."""
+    """Open a file as decompressed bytes. Raises SourceError, also for an OSError in the `with` block."""
     import pyarrow as pa
 
     where = f"{file.uri} (member {file.member})" if file.member else file.uri
@@ -95,7 +95,7 @@ def opened(file: SourceFile) -> Iterator[BinaryIO]:
 
 
 def lines_of(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield byte offset and bytes of each line. A line above `MAX_LINE` bytes is cut to `MAX_LINE` + 1 bytes."""
+    """Yield byte offset and bytes of each line, then close the stream. A line above `MAX_LINE` bytes is cut to `MAX_LINE` + 1 bytes."""
     offset = 0
     with io.TextIOWrapper(stream, encoding="latin-1", newline="") as text:  # Latin-1: one character per byte.
         while line := text.readline(MAX_LINE + 1):
@@ -114,7 +114,7 @@ def fingerprint(file: SourceFile) -> str:
 
 
 def fingerprint_of_all(files: Iterable[SourceFile]) -> str:
-    """Return a hash that ignores order and names of the files."""
+    """Return a hash of the files' contents, without order and names."""
     return sha256_text("\n".join(sorted(map(fingerprint, files))))
 
 
@@ -122,10 +122,10 @@ def _addresses(pattern: str) -> list[str]:
     try:
         refuse_secret(pattern)
         with _plain_errors(pattern):
-            is_named, matches = _matches(pattern)
+            is_one_file, matches = _matches(pattern)
     except ValueError as error:  # A secret, or an unknown scheme.
         raise SourceError(str(error)) from None
-    if is_named and _kind(matches[0]) is None:
+    if is_one_file and _kind(matches[0]) is None:
         raise SourceError(f"{pattern}: the suffix is unknown; rename or convert the file to {_SUFFIXES}")
     usable = [uri for uri in matches if not PurePosixPath(uri).name.startswith(".") and _kind(uri) is not None]
     if not usable:
@@ -140,13 +140,13 @@ def _matches(pattern: str) -> tuple[bool, list[str]]:
     filesystem, path = _filesystem(pattern)
     try:
         # Unlike `find` and `glob`, `info` raises for an unreadable file.
-        is_named = filesystem.info(path)["type"] != "directory"  # Also true for a pipe; `_files_of` refuses pipes.
-        matches = [path] if is_named else filesystem.find(path)
+        is_one_file = filesystem.info(path)["type"] != "directory"  # Also true for a pipe; `_files_of` refuses pipes.
+        matches = [path] if is_one_file else filesystem.find(path)
     except FileNotFoundError:
-        is_named, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
+        is_one_file, matches = False, [file for match in filesystem.glob(path) for file in filesystem.find(match)]
     if "://" in pattern:
-        return is_named, [f"{pattern.partition('://')[0]}://{match}" for match in matches]
-    return is_named, [os.path.normpath(match) for match in matches]
+        return is_one_file, [f"{pattern.partition('://')[0]}://{match}" for match in matches]
+    return is_one_file, [os.path.normpath(match) for match in matches]
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
@@ -202,7 +202,7 @@ def _version(uri: str) -> str:
     filesystem, path = _filesystem(uri)
     facts = filesystem.info(path)
     tag = facts.get("ETag") or facts.get("blob_id")
-    if uri.startswith(S3_SCHEME):  # `info` has no tags of S3 files.
+    if uri.startswith(S3_SCHEME):  # `info` returns no tag for S3.
         with filesystem.fs.open_input_stream(path, compression=None) as stream:
             tag = stream.metadata()["ETag"].decode()
     if tag:

@@ -1,6 +1,7 @@
 """Tables of the dataset's boards and games, and the arrays that training reads.
 
-A board's list columns have an entry per legal move, in ascending order of action id (`grpo.board.actions`).
+A board's list columns have an entry per legal move, in ascending order of action id (the move's number in
+`grpo.board.actions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ class Position:
     key: str  # `encoding.position_key`
     phase: Phase
     split: Split
-    label: str  # UCI move played, to imitate; "" to imitate the engine's best move.
+    label: str  # Move played, to imitate; "" to imitate the engine's best move.
     game_id: str
     ply: int  # Half-moves since the game's first position.
     source: str
@@ -66,8 +67,9 @@ BOARD_SCHEMA: Final = pa.schema(
 
 - `values`: each move's value in [0, 1] for the side to move
 - `label_from`: `game` (the move played) or `engine` (the engine's best move)
-- `centipawns`, `mate_in`: the engine's score of each move; one of the two is null
-- `strong_values`: values of a deeper search, only on held-out boards (which are never trained)
+- `centipawns`, `mate_in`: the engine's score of each move; one of the two is null; `mate_in` is negative if the mover is mated
+- `strong_values`: values of a deeper search; null except for held-out boards, which are never trained
+- `limit`: depths of the search
 """
 
 GAME_SCHEMA: Final = pa.schema(
@@ -134,7 +136,7 @@ class BoardArrays(LabelArrays):
 
 
 def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> BoardArrays:
-    """Return a split's boards with their `values`, or `strong_values` (held-out split only)."""
+    """Return a split's boards (at least one) with their `values`, or `strong_values` (held-out split only)."""
     rows = table.filter(pc.equal(table["split"], split.value)).combine_chunks()
     fens = rows["fen"].to_pylist()
     column = rows["strong_values" if strong else "values"].combine_chunks()

@@ -1,6 +1,6 @@
 """Units: parallel parts of a dataset build. Each unit fills its own quota with positions from engine games or files.
 
-A quota is the number of boards wanted of each cell, a split and a game phase.
+A cell is a split with a game phase. A quota is the number of boards wanted of each cell.
 """
 
 import math
@@ -19,8 +19,8 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# Each of several units collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus replaces
-# boards that several units find, because `cut_to_quota` keeps one copy. The root covers the random variation of small parts.
+# Each of several units collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus makes
+# up for equal boards of several units. The root covers the random variation of small parts.
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512
@@ -38,7 +38,7 @@ def unit_boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 def unit_positions(quota: Quota, config: BoardsConfig, *, unit: int, seed: int, players: EnginePool) -> Iterator[list[Position]]:
     """Yield lists of positions until the quota is full, the files end, or `MAX_IDLE_GAMES` engine games in a row give none.
 
-    The caller must `discard` unusable positions before it takes the next list. `players` must have no MultiPV.
+    The caller must `discard` unusable positions before it takes the next list. `players` must search one line (no MultiPV).
     """
     games: Iterator[Game | Rejection]
     games = file_games(config, unit=unit) if config.files else engine_games(unit=unit, seed=seed, pool=players, is_wanted=quota.needs)

@@ -1,7 +1,7 @@
 """Settings of GRPO (group relative policy optimization). Coefficients are in reward per nat.
 
-- Rollout: the states of one trainer step, their sampled moves and rewards.
 - State: a board whose legal moves all have a value, 0 to 1, from the engine's scores.
+- Rollout: the states of one trainer step, their sampled moves and rewards.
 - Reference: the frozen pretrained policy, which the KL compares with.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
@@ -15,14 +15,14 @@ from grpo.settings.types import Count, NotNegative, Positive, Section
 
 
 class FieldNotesRecovery(Section):
-    """Numbers of the controller `grpo.train.control.FieldNotesController`."""
+    """Numbers of `grpo.train.control.FieldNotesController`, which raises the entropy coefficient."""
 
     entropy_floor: Positive
     """Steps with a lower entropy, in nats at T = 1, are counted."""
     entropy_critical: Positive
     """One step with a lower entropy, in nats at T = 1, stops training."""
     steps_threshold: Count
-    """Steps in a row below the floor before the controller acts."""
+    """Steps in a row below the floor before the entropy coefficient is raised."""
     max_entropy_coefficient: Positive
     """Upper bound of the entropy coefficient."""
 
@@ -38,12 +38,12 @@ class GrpoConfig(Section):
     group_size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Moves sampled from one state, compared only with each other."""
     num_own_moves: Annotated[int, Field(ge=1, le=64)] = 1
-    """Own moves of a trajectory. Above 1, the n-th own moves of `group_size` trajectories from one board are compared, as in the field
-    notes."""
+    """Own moves of a trajectory, a line of play. Above 1, the n-th own moves of `group_size` trajectories from one board are compared, as
+    in the field notes."""
     self_play_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.66
     """Fraction of a step's states from self-play; at 0 the policy does not learn to finish games."""
     self_play_states: Count = 3_000
-    """Distinct positions of one self-play round."""
+    """Distinct positions of one self-play round, a set of games."""
     self_play_steps: Count = 50
     """Steps that use one self-play round."""
 
@@ -56,7 +56,7 @@ class GrpoConfig(Section):
     weight_averaging: Annotated[float, Field(ge=0, lt=1)] = 0.97
     """Decay of the weights' moving average, which is evaluated, saved and played; 0 turns it off."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Probability ratios (new / sampled) are clipped below `1 - clip_low`."""
+    """Probability ratios (new policy / sampling policy) are clipped below `1 - clip_low`."""
     clip_high: Positive = 0.28
     """Probability ratios are clipped above `1 + clip_high`."""
 
@@ -71,12 +71,12 @@ class GrpoConfig(Section):
     kl_coefficient: NotNegative = 0.03
     """Coefficient of KL(policy || reference). At 0, the policy unlearns to win won positions (docs/results.md)."""
     kl_target: Positive | None = None
-    """KL in nats that the KL coefficient adapts to; None keeps the coefficient."""
+    """Target of the KL in nats, to which the KL coefficient adapts; None keeps the coefficient."""
 
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""
     recovery: Literal["stop", "forward_kl"] = "forward_kl"
-    """Response to critical entropy: `stop` stops; `forward_kl` adds KL(reference || policy) to the loss until entropy is healthy."""
+    """Response to critical entropy: `stop` stops; `forward_kl` adds KL(reference || policy) to the loss until mean entropy is 1 nat."""
 
     steps_per_checkpoint: Count = 100
     """Steps between checkpoints."""

@@ -34,7 +34,7 @@ class Kind:
     """Section -> key -> default, if it differs from the section's class."""
     refuse: Callable[[Any, GrpoConfig, float | None], None] | None = field(default=None, repr=False)
     """Raises ValueError for settings that contradict this kind. Takes the kind's section (or None), `[grpo]`, and the learning rate of
-    imitation (None without imitation).
+    imitation, `[pretrain]` (None without imitation).
     """
     can_skip_imitation: bool = field(default=False, repr=False)
     """Whether `pretrain.num_steps` may be 0."""

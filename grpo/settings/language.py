@@ -1,4 +1,4 @@
-"""Settings of a language model as the policy."""
+"""Settings of a language model as the policy. RookWorld is a published model (docs/language.md)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -68,7 +68,7 @@ class LanguageConfig(Section):
     kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
     """Steps of the KL coefficient's linear warm-up."""
     reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
-    """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`."""
+    """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`, which score an answer's form."""
 
     max_questions: Annotated[int, Field(ge=1, le=20)] = 3
     """Maximum answers per move in a game. After an answer without a legal best move, the next is sampled at T = 1; after the last, the

@@ -31,7 +31,7 @@ _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 
 
 def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether `name` is in `sections` (settings and sections), or lies in a section listed there.
+    """Return whether `name` is one of `sections`, which may also name settings, or lies in one of these sections.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
@@ -98,7 +98,7 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a value as a short text. Files lose their folders; a longer list becomes first item, last item and length.
+    """Return a value as a short text. Files lose their folders; a list above 60 characters becomes first item, last item and length.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

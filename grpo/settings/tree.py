@@ -1,9 +1,9 @@
 """All settings of a run.
 
-The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file. Budgets
-are counts, not seconds, so equal runs have equal results.
+The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file.
 
 - Held-out boards: boards on which a policy is measured and not trained.
+- Ply: a move of one player.
 - Pair: two games from one opening with exchanged colors.
 - Candidate: the checkpoint of GRPO that may become the result of the run.
 """
@@ -37,7 +37,7 @@ class ConfigError(PlainError, ValueError):
 
 
 class TimeControl(StrEnum):
-    """Lichess's classes by base time + 40 increments: below 30 s, 3 min, 8 min, 25 min, or longer. Correspondence has no clock."""
+    """Lichess's classes by base time + 40 increments: below 30 s, 3 min, 8 min, 25 min, 1 day, or longer (or without a clock)."""
 
     ULTRABULLET = "ultrabullet"
     BULLET = "bullet"
@@ -58,7 +58,7 @@ class BoardsConfig(Section):
     num_train: Count = 9_000
     """Training boards, a third from each phase (opening, middlegame, endgame)."""
     num_validation: Count = 900
-    """Validation boards; imitation keeps the weights of the lowest loss on them."""
+    """Validation boards; imitation keeps the weights of the lowest loss on these boards."""
     num_heldout: Count = 450
     """Held-out boards for measuring regret (the value that moves lose)."""
     depth: Annotated[int, Field(ge=1, le=30)] = 5
@@ -68,7 +68,7 @@ class BoardsConfig(Section):
     max_per_game_and_phase: Count = 4
     """Maximum boards of a phase per game."""
     exclude: Names = ()
-    """Files with positions, such as openings, that the dataset leaves out, also mirrored."""
+    """Files of positions, such as openings; the dataset leaves out these positions and their color mirrors."""
     num_units: Annotated[int, Field(ge=1, le=1_000)] = 8
     """Independent parts of the dataset. Another number makes another dataset."""
 
@@ -99,7 +99,7 @@ class PolicyConfig(Section):
 
 
 class PretrainConfig(Section):
-    """Imitation before GRPO: of the moves played, or of answers made from move values for a language model."""
+    """Imitation before GRPO: of the moves played, or with `language.lists_moves` of answers made from move values."""
 
     max_positions: Count = 150_000
     """Maximum positions that a network, or a language model without `lists_moves`, imitates."""
@@ -117,7 +117,7 @@ class EvaluationConfig(Section):
     """The ladder's rungs are Stockfish opponents of rising strength, whose games against each other give their ratings."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
-    """Search depth of held-out boards. Deeper than `boards.depth`, so regret does not repeat the reward's noise."""
+    """Search depth of held-out boards, in plies. A search deeper than `boards.depth` does not repeat the reward's noise in regret."""
     num_baseline_pairs: Count = 40
     """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node."""
     opening_book: str = ""
@@ -134,8 +134,8 @@ class EvaluationConfig(Section):
     num_probe_pairs: Count = 6
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
-    """Openings per part that candidate and pretrained policy play against each of the two nearest rungs. They play a second part if the
-    first shows no difference. The step `baseline` plays half a part.
+    """Openings that candidate and pretrained policy play against each of the two nearest rungs. They play as many again if the first games
+    show no difference. The step `baseline` plays half as many.
     """
 
     @model_validator(mode="after")
@@ -155,9 +155,9 @@ class SelectionConfig(Section):
     num_screening_pairs: Count = 40
     """Openings of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """New openings of the match that decides."""
+    """New openings of the match that decides whether the candidate is stronger."""
     num_sampled_pairs: Count = 100
-    """Openings of games with moves sampled at T = 1, which only inform."""
+    """Openings of games with moves sampled at temperature 1, which are only reported."""
 
 
 class TaskResources(Section):
@@ -249,7 +249,7 @@ def read_settings(text: str) -> Settings:
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the shipped preset of a text, and the keys that override it, nested.
+    """Return the shipped preset on which a text is based, and the keys that override the preset, nested.
 
     Raises ConfigError for an unreadable text or an unknown preset.
     """
@@ -257,7 +257,7 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """Raises ConfigError with one line per bad key."""
+    """`given` overrides `base`. Raises ConfigError with one line per bad key."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
@@ -301,7 +301,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the message with its line; for a value without quotes, the correct line."""
+    """Return the message with its line; for a text without quotes, the corrected line."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:

@@ -23,10 +23,10 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
-    if not TYPE_CHECKING:
+    if not TYPE_CHECKING:  # With `__getattr__`, mypy would accept any attribute.
 
         def __getattr__(self, name: str) -> Any:
-            # `grpo.settings.names.declared` removes settings.
+            # `grpo.settings.names.declared` removes undeclared settings.
             if name in type(self).model_fields:
                 raise UndeclaredSettingError(f"the step reads {name} of {type(self).__name__}, which Step.reads does not declare")
             return super().__getattr__(name)
@@ -38,7 +38,7 @@ def section_of(annotation: Any) -> type[Section] | None:
 
 
 def refuse_secret(address: str) -> None:
-    """Raise ValueError if an address may contain a secret."""
+    """Raise ValueError if an address may contain a secret, in a user or a query."""
     parts = urlsplit(address)
     if "@" in parts.netloc or (parts.scheme in ("http", "https") and parts.query):
         raise ValueError(
