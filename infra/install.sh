@@ -121,7 +121,8 @@ else
 fi
 add --no-deps --no-index --find-links "$work/torch" "$torch"
 add --constraint requirements-torch.lock "$torch"
-[ -n "$is_image" ] || add --no-deps --editable .
+# `compat` writes a path; the default is a module that each Python process would import.
+[ -n "$is_image" ] || add --no-deps --editable . --config-settings editable_mode=compat
 # Python writes bytecode when it first imports a module, unless this variable is set.
 [ -z "$uv" ] || [ -z "${PYTHONDONTWRITEBYTECODE:-}" ] || "$venv/bin/python" -m compileall -qq -j 0 "$venv/lib" || true
 pip check >/dev/null || { pip check >&2; exit 1; }

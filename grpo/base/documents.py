@@ -10,7 +10,7 @@ from grpo.base.files import read_json, write_json
 
 
 class Document(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class DocumentError(PlainError, ValueError):

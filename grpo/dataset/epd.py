@@ -119,7 +119,7 @@ def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     except ValueError as error:
         return Reason.ILLEGAL_POSITION, str(error)
     if board.halfmove_clock >= MAX_HALFMOVE_CLOCK:
-        return Reason.GAME_OVER, f"half-move clock {board.halfmove_clock}"
+        return Reason.DRAWN_BY_CLOCK, board.fen()
     if board.is_insufficient_material():
         return Reason.GAME_OVER, "insufficient material"
     if not any(board.legal_moves):

@@ -44,5 +44,7 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
                     yield last
             elif entry.reason == Reason.NO_MOVES:  # Tags without moves. `detail` is the FEN; empty for the usual start.
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
+            elif entry.reason == Reason.DRAWN_BY_CLOCK:  # With a lower clock it could be a state.
+                yield chess.Board(entry.detail)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

@@ -28,7 +28,8 @@ class Reason(StrEnum):
     TOO_LONG = "too long"  # A line or game of more than 1 MiB.
     DUPLICATE = "duplicate"
     ENGINE_FAILURE = "engine failure"
-    GAME_OVER = "game over"  # Listed position: checkmate, stalemate, or a draw by material or half-move clock.
+    GAME_OVER = "game over"  # Listed position: checkmate, stalemate, or a draw by material.
+    DRAWN_BY_CLOCK = "drawn by its half-move clock"  # Listed position. Detail: the FEN.
     NOT_AN_EXERCISE = "not an exercise"  # An unusable puzzle or test position for `chess-grpo solve`.
     FILTERED = "filtered"  # Detail: the setting that rejects the game, `min_rating` or `time_controls`.
 

@@ -21,7 +21,7 @@ class UndeclaredSettingError(RuntimeError):
 class Section(BaseModel):
     """Refuses unknown keys, wrong types, NaN and infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     if not TYPE_CHECKING:  # With `__getattr__`, mypy would accept any attribute.
 

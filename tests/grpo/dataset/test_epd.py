@@ -104,11 +104,16 @@ def test_what_is_no_position_is_told(line: str, detail: str) -> None:
         ("rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq - 1 3", "checkmate"),
         ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "stalemate"),
         ("4k3/8/8/8/8/8/8/4KB2 w - - 0 1", "insufficient material"),
-        (f"{ENDGAME} 100 90", "half-move clock 100"),
     ],
 )
 def test_games_that_are_over_are_told(line: str, detail: str) -> None:
     assert only_rejection(line) == (Reason.GAME_OVER, detail)
+
+
+def test_position_with_an_elapsed_clock_is_drawn_and_excluded_at_any_clock(tmp_path: Path) -> None:
+    fen = f"{ENDGAME} 100 90"
+    assert only_rejection(fen) == (Reason.DRAWN_BY_CLOCK, fen)
+    assert judged(tmp_path, list_epd=f"{fen}\n") == {position_key(chess.Board(f"{ENDGAME} 0 31"))}
     assert fens(f"{ENDGAME} 99 90") == [f"{ENDGAME} 99 90"]
 
 
