@@ -90,8 +90,7 @@ def line_chart(title: str, unit: str, lines: Sequence[Line], *, marks: Sequence[
     """`marks`: steps with events, shown as vertical lines."""
     finite = {line.label: line.values[np.isfinite(line.values)] for line in lines}
     long = {label: values for label, values in finite.items() if len(values) >= _FEW}
-    # In points, although computed from steps.
-    half_life = max([5, *(round((values.index[-1] - values.index[0]) / 50) for values in long.values())])
+    half_life = max([5, *(round(len(values) / 50) for values in long.values())])  # In points.
     bold = finite | {label: values.ewm(halflife=half_life).mean() for label, values in long.items()}
     dashes = [[5, 4] if line.is_dashed else [1, 0] for line in lines]
     encoding = {
