@@ -5,7 +5,7 @@
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
 - Held-out measure: a measure on states that are never trained.
-- Block: ten consecutive rows (fewer in short histories), of which the median counts.
+- Block: successive rows, usually ten, represented by their median.
 """
 
 import math
@@ -33,8 +33,8 @@ _LEFT: Final = 0.25  # The regret falls below this fraction of its first value.
 @dataclass(frozen=True, slots=True)
 class Evidence:
     facts: tuple[str, ...]
-    begin: float  # First step.
-    end: float  # Last step.
+    begin: float  # First step of the fault.
+    end: float  # Last step of the fault.
     severity: Severity | None = None  # None: as in `checks.toml`.
 
 
@@ -58,6 +58,7 @@ def tail(values: Array) -> float:
 
 
 def fifth(values: Array) -> Array:
+    """Return the first fifth of the rows, at least three."""
     return values[: max(3, len(values) // 5)]
 
 
@@ -72,7 +73,7 @@ class Assessment:
 
     @cached_property
     def deviation(self) -> float | None:
-        """Standard deviation of a single reward at first: logged, or from the 90th percentile. None if unknown."""
+        """Standard deviation of a single reward: first block of `reward_std`, else from the 90th percentile. None if unknown or 0."""
         if (levels := self.history.levels("reward_std")) is not None:
             return levels[0] or None
         pairs = self.history.together("reward", "reward_p90")
@@ -91,7 +92,11 @@ class Assessment:
 
     @cached_property
     def has_fallen(self) -> bool:
-        """Whether the reward fell notably (a gain: also to below 0), or certainly lost half of its rise and a notable amount."""
+        """Whether one of two falls happened.
+
+        - The reward fell notably from its start. A gain must also end below 0.
+        - The reward certainly fell from its best level, by a notable amount and by more than half of its rise.
+        """
         if self.trend is None:
             return False
         falls = -self.trend.change > self.notable_change and (self.trend.end < 0 or "gain" not in self.history.series)
@@ -113,13 +118,16 @@ class Assessment:
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward rises notably or `measures_rise`, and the reward has not fallen. Before the end always True."""
+        """Whether the reward rises notably or `measures_rise`, and the reward has not fallen.
+
+        Always True before the run's end; checks are lenient until then.
+        """
         noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
     @cached_property
     def is_high(self) -> bool:
-        """Whether the reward is near `reward_best`, or near 1 if rewards look like fractions. False for a gain."""
+        """Whether the reward ends at 90 % or more of `reward_best`, or of 1 if rewards look like fractions. False for a gain."""
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
         (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")
@@ -137,7 +145,7 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves. In an unknown log, below 1.2 nats means tokens."""
+        """Return whether an entropy that begins at `early` nats is over chess moves. Other trainers' entropies are, from 1.2 nats on."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
@@ -153,7 +161,7 @@ class Assessment:
         return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
-        """Return a quantity's first value; None if the log begins later."""
+        """Return a quantity's first value; None if the quantity is missing, or if its first row is later than the first rollout."""
         series = self.get(quantity)
         if series is None or self.history.dialect.first_row == "later":
             return None

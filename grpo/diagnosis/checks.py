@@ -18,16 +18,17 @@ from grpo.diagnosis.history import History, When
 @dataclass(frozen=True, slots=True)
 class DiagnosisCheck:
     name: str
-    when: When
+    when: When  # Times at which the check runs.
     needs: tuple[tuple[str, ...], ...]  # The history must have one quantity (a column's meaning) of each group.
     finds: Callable[[Assessment], Answer]
     severity: Severity
     means: str
     advice: str
-    leads_to: frozenset[str]
+    leads_to: frozenset[str]  # Names of checks whose faults may follow.
 
     def missing(self, history: History) -> str:
-        known = history.series.keys() | ({"games"} if history.evaluations else set())
+        """Return the groups without a quantity in the history, as text; "" if there are none."""
+        known = history.series.keys() | ({"games"} if history.evaluations else set())  # Evaluations by games count as `games`.
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 
 
