@@ -1,4 +1,4 @@
-"""Applies the checks to a run's history: before the first update, during training, and at the end. A finding is a fault."""
+"""Applies the checks to a run's history: before the first update, during training, and at the end. A finding is a fault with evidence."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,10 @@ from grpo.metrics.records import Record
 from grpo.settings.names import flattened
 from grpo.settings.tree import Settings
 
-HEALTHY: Final = "healthy"
+HEALTHY: Final = "healthy"  # No fault; the run improves, or its reward is near the maximum.
 FINDINGS: Final = "findings"
-NOT_JUDGED: Final = "not judged"
-NOT_SHOWN: Final = "nothing found"
+NOT_JUDGED: Final = "not judged"  # No fault, but too little is logged.
+NOT_SHOWN: Final = "nothing found"  # No fault, but no improvement is shown.
 _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
@@ -79,6 +79,7 @@ def _with_values(advice: str, settings: Settings | None) -> str:
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return critical findings first, then findings with an earlier first step. Consequences follow right after their cause."""
     waiting = sorted(findings, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
     while waiting:
@@ -100,7 +101,7 @@ def _lack(history: History) -> str:
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return the diagnosis of the first rollout, before any update. `limits`: `critical_entropy`, in nats."""
+    """Return the diagnosis of the first rollout's metrics, before any update. `limits`: `critical_entropy` -> its value, in nats."""
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)

@@ -19,14 +19,14 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role of a column, such as `runs` (the row's run) -> its names in any trainer's logs."""
+"""Role -> names in any trainer's logs. For example, the role `runs` has the names of columns that name the row's run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
     quantity: str
     sign: int  # -1 if the trainer logs minus the quantity, else 1.
-    unit: str
+    unit: str  # "": nats per move or token, or no unit.
     rank: int  # Position among the quantity's columns; the lowest is preferred.
 
 
@@ -35,9 +35,9 @@ class Dialect:
     name: str
     first_row: str
     entropy_of: str
-    steps: tuple[str, ...]
-    names: dict[str, Meaning]
-    patterns: dict[str, Meaning]
+    steps: tuple[str, ...]  # Step columns, preferred first.
+    names: dict[str, Meaning]  # By column, in the form of `plain`.
+    patterns: dict[str, Meaning]  # By column with `*` for any text.
 
     def meaning(self, column: str) -> Meaning | None:
         """Return the meaning of this trainer's column, or None. Exact names are tried before patterns."""
@@ -71,13 +71,13 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the first dialect that knows most of these columns."""
+    """Return the dialect that knows the largest number of these columns; of equal dialects, the first."""
     known = [plain(column) for column in columns]
     return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect. Another trainer's unknown column has the first meaning in any dialect."""
+    """Return a column's meaning in this dialect, or None. If this dialect is not this project's, all dialects are searched next."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own
