@@ -4,7 +4,6 @@
 - Single reward: of one sampled move or answer, not a row's mean.
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
-- Held-out measure: a measure on states that are never trained.
 - Block: successive rows, usually ten, represented by their median.
 """
 
@@ -33,8 +32,8 @@ _LEFT: Final = 0.25  # The regret falls below this fraction of its first value.
 @dataclass(frozen=True, slots=True)
 class Evidence:
     facts: tuple[str, ...]
-    begin: float  # First step of the fault.
-    end: float  # Last step of the fault.
+    begin: float  # First step.
+    end: float  # Last step.
     severity: Severity | None = None  # None: as in `checks.toml`.
 
 
@@ -58,7 +57,6 @@ def tail(values: Array) -> float:
 
 
 def fifth(values: Array) -> Array:
-    """Return the first fifth of the rows, at least three."""
     return values[: max(3, len(values) // 5)]
 
 
@@ -92,10 +90,9 @@ class Assessment:
 
     @cached_property
     def has_fallen(self) -> bool:
-        """Whether one of two falls happened.
+        """Whether the reward fell notably, or certainly lost more than half of its rise and a notable amount.
 
-        - The reward fell notably from its start. A gain must also end below 0.
-        - The reward certainly fell from its best level, by a notable amount and by more than half of its rise.
+        A notable fall of a gain must end below 0.
         """
         if self.trend is None:
             return False
@@ -118,10 +115,7 @@ class Assessment:
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward rises notably or `measures_rise`, and the reward has not fallen.
-
-        Always True before the run's end; checks are lenient until then.
-        """
+        """Whether the reward rises notably or `measures_rise`, without `has_fallen`. Always True before the end, so checks are lenient."""
         noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
         return self.is_live or noted or (self.measures_rise and not self.has_fallen)
 
@@ -161,7 +155,7 @@ class Assessment:
         return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
-        """Return a quantity's first value; None if the quantity is missing, or if its first row is later than the first rollout."""
+        """Return a quantity's value at the first rollout; None if this value is not logged."""
         series = self.get(quantity)
         if series is None or self.history.dialect.first_row == "later":
             return None

@@ -18,17 +18,17 @@ from grpo.diagnosis.history import History, When
 @dataclass(frozen=True, slots=True)
 class DiagnosisCheck:
     name: str
-    when: When  # Times at which the check runs.
+    when: When
     needs: tuple[tuple[str, ...], ...]  # The history must have one quantity (a column's meaning) of each group.
     finds: Callable[[Assessment], Answer]
     severity: Severity
     means: str
     advice: str
-    leads_to: frozenset[str]  # Names of checks whose faults may follow.
+    leads_to: frozenset[str]
 
     def missing(self, history: History) -> str:
-        """Return the groups without a quantity in the history, as text; "" if there are none."""
-        known = history.series.keys() | ({"games"} if history.evaluations else set())  # Evaluations by games count as `games`.
+        """Return the missing groups as text."""
+        known = history.series.keys() | ({"games"} if history.evaluations else set())
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 
 

@@ -1,4 +1,4 @@
-"""Applies the checks to a run's history: before the first update, during training, and at the end. A finding is a fault with evidence."""
+"""Applies the checks to a run's history: before the first update, during training, and at the end. A finding is a fault."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,10 @@ from grpo.metrics.records import Record
 from grpo.settings.names import flattened
 from grpo.settings.tree import Settings
 
-HEALTHY: Final = "healthy"  # No fault; the run improves, or its reward is near the maximum.
+HEALTHY: Final = "healthy"
 FINDINGS: Final = "findings"
-NOT_JUDGED: Final = "not judged"  # No fault, but too little is logged.
-NOT_SHOWN: Final = "nothing found"  # No fault, but no improvement is shown.
+NOT_JUDGED: Final = "not judged"
+NOT_SHOWN: Final = "nothing found"  # No fault, and no rise is shown.
 _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
@@ -79,7 +79,6 @@ def _with_values(advice: str, settings: Settings | None) -> str:
 
 
 def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return critical findings first, then findings with an earlier first step. Consequences follow right after their cause."""
     waiting = sorted(findings, key=lambda finding: (finding.severity != Severity.CRITICAL, finding.first_step))
     ordered: list[Finding] = []
     while waiting:
@@ -101,7 +100,7 @@ def _lack(history: History) -> str:
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return the diagnosis of the first rollout's metrics, before any update. `limits`: `critical_entropy` -> its value, in nats."""
+    """Return the diagnosis of the first rollout, before any update. `limits`: `critical_entropy` -> nats."""
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)
@@ -115,8 +114,6 @@ def refuse(diagnosis: Diagnosis) -> None:
 
 
 class Watch:
-    """Applies the checks while a run trains."""
-
     def __init__(self, settings: Settings | None = None) -> None:
         self._history = History(when=When.DURING)
         self._settings = settings
@@ -126,8 +123,8 @@ class Watch:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """Add the next record and return the findings that are new.
 
-        The checks run when a column first has NaN or infinity, and at records 0 (before step 1), 1, 10, 20 and so on. The interval grows:
-        20 from record 2,000 on, 30 from record 3,000 on.
+        The checks run when a column first has NaN or infinity, and at records 0 (before step 1), 1, 10, 20 and so on, less
+        often from record 2,000 on.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)
