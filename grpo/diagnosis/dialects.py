@@ -19,14 +19,14 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role -> names in any trainer's logs. For example, the role `runs` has the names of columns that name the row's run."""
+"""Role -> names in any trainer's logs. For example, `runs` has the columns that name a row's run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
     quantity: str
     sign: int  # -1 if the trainer logs minus the quantity, else 1.
-    unit: str  # "": nats per move or token, or no unit.
+    unit: str
     rank: int  # Position among the quantity's columns; the lowest is preferred.
 
 
@@ -35,9 +35,9 @@ class Dialect:
     name: str
     first_row: str
     entropy_of: str
-    steps: tuple[str, ...]  # Step columns, preferred first.
-    names: dict[str, Meaning]  # By column, in the form of `plain`.
-    patterns: dict[str, Meaning]  # By column with `*` for any text.
+    steps: tuple[str, ...]
+    names: dict[str, Meaning]
+    patterns: dict[str, Meaning]
 
     def meaning(self, column: str) -> Meaning | None:
         """Return the meaning of this trainer's column, or None. Exact names are tried before patterns."""
@@ -71,7 +71,7 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the dialect that knows the largest number of these columns; of equal dialects, the first."""
+    """Return the first of the dialects that know the most of these columns."""
     known = [plain(column) for column in columns]
     return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
