@@ -1,4 +1,4 @@
-"""Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible."""
+"""Statistical tests of noisy series: does a median of rows change, and how large may a rise be?"""
 
 import math
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change of more standard errors is certain. `trend_of` tests three changes, so the limit is high."""
+"""A certain change exceeds this many standard errors. `trend_of` tests three changes, so the limit is high."""
 SURE_FROM_BEST: Final = 4.5
 """The same for a fall from the highest tenth of the run, which is partly high by chance."""
-_FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so ranks are tested.
-_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation, below ten rows and from ten rows on.
-_MOST_ALIKE: Final = 0.97  # Maximum correlation of neighbors.
+_FEW: Final = 15  # Fewer rows do not show how neighboring rows are correlated, so ranks are tested.
+_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain change by ranks, below ten rows and from ten rows on.
+_MOST_ALIKE: Final = 0.97  # Maximum correlation of neighboring rows.
 _MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three if the change from these is larger and certain.
+    start: float  # Median of the first fifth of the rows, or of the first three if their change is larger and certain.
     end: float  # Median of the last fifth.
     best: float  # Highest median of a tenth of the run, at least three rows.
     last: float  # Median of the last tenth of the run.
     change: float  # Change from start to end; 0 if it may be noise.
-    most: float  # Upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
+    most: float  # One-sided upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
     noise: float  # Standard deviation of the rows: `noise_of`, or around the mean for fewer than 15 rows.
     has_lost: bool  # Whether `last` is certainly below `best`; False for fewer than 15 rows.
 
@@ -37,7 +37,7 @@ def median(values: Any) -> float:
 
 
 def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
-    """Return Kendall's tau and its two-sided p-value."""
+    """Return Kendall's tau and its two-sided p-value; NaN if an input is constant."""
     from scipy.stats import kendalltau  # The import takes a second.
 
     result = kendalltau(first, second)
@@ -57,7 +57,7 @@ def noise_of(values: Array) -> tuple[float, float]:
     if square <= 0:
         return 0.0, 1.0
     alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square
-    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Corrects that short parts underestimate r.
+    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Short parts underestimate r.
     return math.sqrt(square / max(1, rows - 2 * len(rests))), (1 + alike) / (1 - alike)
 
 
@@ -83,7 +83,7 @@ def trend_of(values: Array) -> Trend:
     by_first = _MEDIAN * noise * math.sqrt(excess / fifth + min(1.0, excess / 3))
     line = _line(values)
     slope = float(line[-1] - line[0])
-    # Observed change, change to report, standard error.
+    # Observed change, change to report (of the same sign), standard error.
     changes = ((end - start, end - start, by_fifths), (slope, end - start, by_line), (end - first, end - first, by_first))
     sure = [change for seen, change, error in changes if abs(seen) > SURE * error and seen * change > 0]
     change = max(sure, key=abs, default=0.0)
