@@ -24,7 +24,7 @@ TOLERANCE: Final = 1e-6
 MAX_FLAT_SHARE: Final = 0.25
 """Largest fraction of boards whose moves all have the same value. Boards from engine games have 0.5 %."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Fewest labels from games that show weak players' moves to be better than random."""
+"""Fewest labels from games. With fewer, chance can hide that weak players' moves beat random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "other code made the boards, or they were edited; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; check the engine, and make the boards again from an empty store"
@@ -62,7 +62,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Expect numbers in [low, high]. The default is for counts of faults."""
+    """Expect numbers in [low, high], by default in [0, 0], because most columns count faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}

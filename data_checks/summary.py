@@ -10,7 +10,7 @@ from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
-"""Most names in a list; a tracker's note has at most 5,000 characters."""
+"""Maximum number of names in a list; a tracker's note has at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _SOURCES: Final = {"engine": "Stockfish's games"}

@@ -325,7 +325,7 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
 def _latest(parts: _Parts) -> tuple[Array, Array]:
     """Return rising steps, and for each step the last cell that is not MISSING."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    recorded = ~np.isnan(cells)  # NaN is MISSING.
+    recorded = ~np.isnan(cells)  # MISSING is NaN.
     steps, cells = steps[recorded], cells[recorded]
     if not (np.diff(steps) > 0).all():
         order = np.argsort(steps, kind="stable")
@@ -335,7 +335,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps with different values, and evidence of several runs; "" if resumes explain the values."""
+    """Return the steps with different values, and evidence of several runs, or "" without evidence."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]

@@ -45,10 +45,10 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the rows' standard deviation, and the factor by which correlation r of neighbors raises the variance of a mean.
+    """Return the rows' standard deviation, and the factor by which correlation r of neighboring rows raises the variance of a mean.
 
     The deviation is around straight lines through two to four parts of the rows. The part with the largest deviation is left out, because
-    its level may change suddenly. The factor is (1 + r) / (1 - r).
+    its level may change suddenly.
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
     rests = [part - _line(part) for part in parts]
