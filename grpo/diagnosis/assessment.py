@@ -116,8 +116,8 @@ class Assessment:
     @cached_property
     def improves(self) -> bool:
         """Whether the reward rises notably or `measures_rise`, without `has_fallen`. Always True before the end, so checks are lenient."""
-        noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
-        return self.is_live or noted or (self.measures_rise and not self.has_fallen)
+        rises_notably = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
+        return self.is_live or rises_notably or (self.measures_rise and not self.has_fallen)
 
     @cached_property
     def is_high(self) -> bool:
@@ -125,9 +125,9 @@ class Assessment:
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
         (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")
-        most = 1.0 if best is None else median(best.values)
-        is_known = (best is not None and float(np.ptp(self.reward.values)) > 0) or (low >= -0.1 and 0.8 <= high <= 1.1)
-        return is_known and most > 0 and min(self.trend.end, self.trend.last) >= _SOLVED * most
+        maximum = 1.0 if best is None else median(best.values)
+        is_maximum_known = (best is not None and float(np.ptp(self.reward.values)) > 0) or (low >= -0.1 and 0.8 <= high <= 1.1)
+        return is_maximum_known and maximum > 0 and min(self.trend.end, self.trend.last) >= _SOLVED * maximum
 
     @cached_property
     def is_solved(self) -> bool:

@@ -28,7 +28,7 @@ _KL_GROWS: Final = 0.3
 """Updates can also cause a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
 """Largest first KL, in nats, that scoring at another temperature than sampling causes (1.0 instead of 1.3: 0.05)."""
-_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_kl_limit` scales the limit.
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_exceeded_kl_limit` scales the limit.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
 _FEWEST_FOR_FLAT: Final = 100  # Fewest steps and rows. If a single reward's deviation is known, half of the rows suffice.
@@ -56,9 +56,9 @@ _MANY_MEASURES: Final = 6
 def nan_steps(run: Assessment) -> Answer:
     bad = dict(run.history.not_finite)
     facts = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
-    if (skipped := run.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
-        facts.append(f"{skipped.column}: optimizer steps were skipped at {len(hit):,} steps, first at step {hit[0]:,.0f}")
-        bad[skipped.column] = hit.tolist()
+    if (skipped := run.get("skipped")) is not None and (skips := skipped.steps[skipped.values > 0]).size:
+        facts.append(f"{skipped.column}: optimizer steps were skipped at {len(skips):,} steps, first at step {skips[0]:,.0f}")
+        bad[skipped.column] = skips.tolist()
     steps = [step for column_steps in bad.values() for step in column_steps]
     return Evidence(tuple(facts[:4]), min(steps), max(steps)) if steps else None
 
@@ -153,14 +153,14 @@ def no_gradient(run: Assessment) -> Answer:
     norm, entropy = run.get("gradient_norm"), run.get("entropy")
     moved = run.get("kl_old") or run.get("kl")
     if norm is not None and len(norm) >= 5:
-        still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
-        at_end = _run_at_end(still)
-        if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
-            fact = f"{norm.column} is 0 or almost 0 in {still.sum()} of {len(norm)} rows"
-            return evidence_of(norm, fact + (f", among them the last {at_end}" if at_end else ""), begin=norm.first_step(still))
+        is_zero = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
+        at_end = _num_at_end(is_zero)
+        if is_zero.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
+            fact = f"{norm.column} is 0 or almost 0 in {is_zero.sum()} of {len(norm)} rows"
+            return evidence_of(norm, fact + (f", among them the last {at_end}" if at_end else ""), begin=norm.first_step(is_zero))
     if entropy is None or len(entropy) < 5 or run.is_live:
         return None
-    last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
+    last, constant = float(entropy.logged[-1]), _num_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
     # Entropies of three digits can be equal by rounding.
@@ -170,7 +170,7 @@ def no_gradient(run: Assessment) -> Answer:
     return None
 
 
-def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
+def _num_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
@@ -314,12 +314,12 @@ def saturated_controller(run: Assessment) -> Answer:
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
     # `kl_trap` already reports a raised entropy coefficient. This project's entropy coefficient may rise.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
-        if (series := run.get(name)) is not None and (fact := _raised(series.values)):
+        if (series := run.get(name)) is not None and (fact := _how_raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
     return _raised_penalty(run)
 
 
-def _raised(values: Array) -> str:
+def _how_raised(values: Array) -> str:
     """Return how a coefficient's tenfold rise ends; "" for smaller rises, and for straight lines (warm-ups)."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
@@ -342,8 +342,8 @@ def dead_monitor(run: Assessment) -> Answer:
 def high_clip_fraction(run: Assessment) -> Answer:
     values = run.history.series["clip_fraction"].values
     # In short logs, and in this project's, one high block suffices.
-    is_part_enough = run.history.is_ours or len(values) < 10
-    is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
+    is_block_enough = run.history.is_ours or len(values) < 10
+    is_high = is_block_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
     return run.beyond("clip_fraction", above=0.2) if is_high else None
 
 
@@ -363,31 +363,31 @@ def diverging(run: Assessment) -> Answer:
     for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
         if (series := run.get(name)) is None or len(series) < 8:
             continue
-        if (limit := _kl_limit(run, series) if name == "kl" else _limit(run, series, least, times)) is not None:
+        if (limit := _exceeded_kl_limit(run, series) if name == "kl" else _exceeded_limit(run, series, least, times)) is not None:
             fact = f"{series.column} is {tail(series.values):.3g} at the end, beyond {limit:.3g}; at first {median(series.values[:3]):.3g}"
             evidence.append(evidence_of(series, fact, begin=series.first_step(np.abs(series.values) > limit)))
     return _joined(evidence)
 
 
-def _kl_limit(run: Assessment, series: Series) -> float | None:
+def _exceeded_kl_limit(run: Assessment, series: Series) -> float | None:
     """Return the limit that the KL exceeds at the end; None if it exceeds none."""
-    values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
-    end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # A straight line from 0 ends at 4 times `half`.
+    values, base_limit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
+    end, early, first_half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
+    is_quick = end > 6 * first_half  # A straight line from 0 ends at 4 times `first_half`.
     if run.improves and not is_quick and run.history.is_ours:
         return None  # This project's exact KL normally grows slowly with the reward.
-    limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
+    limit = base_limit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
-    return 10 * half if not run.improves and end > max(0.2 * limit, 10 * half) and _rises_by_quarters(values) else None
+    return 10 * first_half if not run.improves and end > max(0.2 * limit, 10 * first_half) and _rises_by_quarters(values) else None
 
 
-def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
+def _exceeded_limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
     # Slow growth raises the limit 3-fold, or 10-fold if most first groups are silent (of equal rewards) and make gradients small.
-    calm = 10 if silent is not None and silent[0] > 0.5 else 3
-    limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
+    slack = 10 if silent is not None and silent[0] > 0.5 else 3
+    limit = max(least, times * (slack if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
     return limit if 0 < limit < end else None
 
@@ -413,7 +413,7 @@ def falling_reward(run: Assessment) -> Answer:
     if run.reward is None or run.trend is None or run.improves or not run.has_fallen:
         return None
     trend, blocks = run.trend, run.history.blocks(run.reward)
-    low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
+    low = _num_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
     fact = f"{run.reward.column} is {trend.start:.3g} at first, {trend.best:.3g} at best, {trend.last:.3g} at the end"
     return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
@@ -429,14 +429,14 @@ def flat_reward(run: Assessment) -> Answer:
     fewest = _FEWEST_FOR_FLAT if deviation is None else _FEWEST_FOR_FLAT // 2
     if len(reward) < fewest or reward.at[-1] - reward.at[0] < _FEWEST_FOR_FLAT - 1:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
-    least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
+    flat_limit, tiny_rise = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
+        flat_limit = tiny_rise = _NOTHING * deviation / 3  # A gain has less noise than a reward.
     # A gain above 0 is a rise from the reference, even if the first steps reached it.
-    is_rise = run.measures_rise or (run.rises and trend.most > nothing) or ("gain" in run.history.series and trend.end > nothing)
+    is_rise = run.measures_rise or (run.rises and trend.most > tiny_rise) or ("gain" in run.history.series and trend.end > tiny_rise)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
-    if trend.most > least:
+    if trend.most > flat_limit:
         return Unclear(f"{reward.column} may have risen by up to {trend.most:.3g} in {len(reward)} rows")
     fact = f"{reward.from_to()}; a straight line through {len(reward)} rows rises by at most {trend.most:.2g}"
     size = f"rows deviate by {trend.noise:.2g}" if deviation is None else f"single rewards deviate by {deviation:.2g}"
@@ -509,13 +509,13 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best, top = float(smooth.max()), int(np.argmax(smooth))  # Of medians, because one row can be lucky.
+        best, at_best = float(smooth.max()), int(np.argmax(smooth))  # Of medians, because one row can be lucky.
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
-        turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
+        turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[at_best:])
         if turns or (before - after > least and _surely_falls(good)):
             middle = f", at best {sign * best:.3g}" if turns else ""
             fact = f"{series.column} is {sign * before:.3g} at first{middle}, {sign * after:.3g} at the end"
-            yield evidence_of(series, fact, begin=float(series.at[top]))
+            yield evidence_of(series, fact, begin=float(series.at[at_best]))
 
 
 def _surely_falls(good: Array) -> bool:
