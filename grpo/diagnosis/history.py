@@ -132,7 +132,7 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
-            history._add_events(table, steps)  # Events need rows in the file's order.
+            history._add_other_columns(table, steps)  # Events need rows in the file's order.
             if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
@@ -163,7 +163,7 @@ class History:
         rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))
         return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
-    def _add_events(self, table: Table, steps: Array) -> None:
+    def _add_other_columns(self, table: Table, steps: Array) -> None:
         for row, name in table.events:
             self.events.setdefault(name, []).append(float(steps[row]))
         numbers = {plain(name): cells for name, cells in table.numbers.items()}
@@ -284,7 +284,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
     if key is not None and "value" in names:
         cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
-            yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
+            yield Table(table.path, {new: table.numbers[old][cells == name] for new, old in (*step, (name, names["value"]))})
     elif key is not None and "first" in names and "step" not in names:  # `first`: a metric's value at step 0.
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})

@@ -91,10 +91,11 @@ def read_table(path: Path) -> Table:
 def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     import pandas as pd
 
-    heads = start.splitlines()
-    num_skipped = next((at for at, line in enumerate(heads) if not line.startswith("#")), 0)  # Stable-Baselines3 writes settings first.
-    head = re.sub(r'"[^"]*"', "", heads[num_skipped])
-    delimiter = max(_DELIMITERS, key=head.count)
+    first_lines = start.splitlines()
+    # Stable-Baselines3 writes settings first.
+    num_skipped = next((at for at, line in enumerate(first_lines) if not line.startswith("#")), 0)
+    header = re.sub(r'"[^"]*"', "", first_lines[num_skipped])
+    delimiter = max(_DELIMITERS, key=header.count)
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
         with warnings.catch_warnings():
@@ -103,7 +104,7 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise HistoryError(f"{path}: is no table with one row per step: {reason}") from None
-    if not head.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
+    if not header.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
         raise HistoryError(f"{path}: is neither CSV, JSON nor a trainer's console; give a table with one row per step")
     return _of_frame(path, frame, has_decimal_commas=delimiter != ",")
 
