@@ -74,11 +74,11 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998). So a few
     pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
     """
-    center, deviation = _padded_mean(pair_scores)
+    center, standard_error = _padded_mean(pair_scores)
     return Estimate(
         value=sum(pair_scores) / len(pair_scores),
-        low=max(0.0, center - Z95 * deviation),
-        high=min(1.0, center + Z95 * deviation),
+        low=max(0.0, center - Z95 * standard_error),
+        high=min(1.0, center + Z95 * standard_error),
         num_pairs=len(pair_scores),
     )
 
@@ -88,8 +88,8 @@ def p_value(pair_scores: Sequence[float]) -> float:
 
     The result is below `LEVEL` exactly if `paired_interval` lies above one half.
     """
-    center, deviation = _padded_mean(pair_scores)
-    return _NORMAL.cdf((0.5 - center) / deviation)
+    center, standard_error = _padded_mean(pair_scores)
+    return _NORMAL.cdf((0.5 - center) / standard_error)
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:

@@ -31,13 +31,13 @@ def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: floa
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
     adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])
     changes = []
-    for (phase, (mean, error)), p in zip(means.items(), adjusted, strict=True):
-        change, num_boards = normal_interval(mean, error), len(differences[phase])
+    for (phase, (mean, standard_error)), p in zip(means.items(), adjusted, strict=True):
+        change, num_boards = normal_interval(mean, standard_error), len(differences[phase])
         changes.append(PhaseChange(phase=phase, change=change, num_boards=num_boards, adjusted_p=p, blocks=p <= LEVEL))
     return tuple(changes)
 
 
-def _p_value(mean: float, error: float, tolerance: float) -> float:
-    if error == 0:  # All boards changed equally.
+def _p_value(mean: float, standard_error: float, tolerance: float) -> float:
+    if standard_error == 0:  # All boards changed equally.
         return float(mean <= tolerance)
-    return NormalDist().cdf((tolerance - mean) / error)
+    return NormalDist().cdf((tolerance - mean) / standard_error)
