@@ -79,7 +79,7 @@ def _game_checks(config: BoardsConfig) -> list[Check]:
     return [
         Check("game_complete", "Every required column is filled.", _OTHER_CODE, _between("missing")),
         Check("game_id_unique", "No game occurs twice.", _JOIN, _unique("game_id")),
-        Check("moves_complete", "Each ply has a move and a key; labels are at plies.", _OTHER_CODE, _between("ply_faults")),
+        Check("moves_complete", "Each ply has a move and a key; each label has a ply of the game.", _OTHER_CODE, _between("ply_faults")),
         Check(
             "ratings_possible",
             f"A rating is unknown or in [1, {MAX_RATING:,}].",
