@@ -30,7 +30,7 @@ from grpo.settings.tree import BoardsConfig
 WHERE: Final = "where"
 """Column with the row's name."""
 _NO_NUMBER: Final = -1.0
-"""Replaces a missing value or NaN, for the range checks."""
+"""Replaces a missing value or NaN, so the range check of [0, 1] fails."""
 
 Row = Mapping[str, Any]
 Columns = dict[str, list[Any]]
@@ -65,6 +65,7 @@ def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
         "fen_faults": None if row["fen"] is None else int(board is None),
         "phase_faults": None if board is None else int(row["phase"] != phase_of(board)),
         "key_faults": None if board is None else int(row["key"] != position_key(board)),
+        # 1 if only the order is wrong.
         "move_faults": None if legal is None or row["moves"] is None else len(set(row["moves"]) ^ set(legal)) or int(row["moves"] != legal),
         "num_plies": None if game is None else game["num_plies"],
         "ply_faults": None if game is None else int(not 0 <= (row["ply"] or 0) < max(1, game["num_plies"] or 0)),

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 1e-6
 """Rounding of float32 values."""
 MAX_FLAT_SHARE: Final = 0.25
-"""Largest fraction of boards whose moves all have the same value. Engine games have 0.5 %."""
+"""Largest fraction of boards whose moves all have the same value. Boards from engine games have 0.5 %."""
 MIN_BOARDS_FOR_CHANCE: Final = 300
-"""Fewest labels from games that can show, despite chance, that weak players' moves are better than random."""
+"""Fewest labels from games. With fewer, chance can hide that weak players' moves beat random moves."""
 _NUM_STANDARD_ERRORS: Final = 3.0
 _OTHER_CODE: Final = "other code made the boards, or they were edited; make them again from an empty store"
 _ENGINE: Final = "the engine's answers were cut short or mixed up; check the engine, and make the boards again from an empty store"
@@ -41,7 +41,7 @@ def check_dataset_tables(
     *,
     data_docs: Path | None = None,
 ) -> DatasetReport:
-    """Run all checks. Raises ValueError if a table has another schema. `data_docs`: folder for Great Expectations' pages."""
+    """Raises ValueError if a table has another schema. `data_docs`: folder for Great Expectations' pages; None: no pages."""
     for name, table, schema in (("board", boards, BOARD_SCHEMA), ("game", games, GAME_SCHEMA)):
         if [(field.name, field.type) for field in table.schema] != [(field.name, field.type) for field in schema]:
             raise ValueError(
@@ -50,6 +50,7 @@ def check_dataset_tables(
             )
     prepare_great_expectations()
     columns = board_columns(boards, games)
+    # Boards reported as missing are not wanted.
     wanted = {cell: count - dataset.missing.get("/".join(cell), 0) for cell, count in boards_per_cell(config).items()}
     suites = (
         Suite(name="games", checks=_game_checks(config), columns=game_columns(games, boards, config)),
@@ -61,7 +62,7 @@ def check_dataset_tables(
 
 
 def _between(*columns: str, low: float | None = 0, high: float | None = 0) -> "dict[str, Expectation]":
-    """Expect numbers in [low, high], by default no faults."""
+    """Expect numbers in [low, high], by default in [0, 0], because most columns count faults."""
     from great_expectations.expectations import ExpectColumnValuesToBeBetween
 
     return {column: ExpectColumnValuesToBeBetween(column=column, min_value=low, max_value=high) for column in columns}
@@ -78,7 +79,7 @@ def _game_checks(config: BoardsConfig) -> list[Check]:
     return [
         Check("game_complete", "Every required column is filled.", _OTHER_CODE, _between("missing")),
         Check("game_id_unique", "No game occurs twice.", _JOIN, _unique("game_id")),
-        Check("moves_complete", "Each ply has a move and a key; labels are at plies.", _OTHER_CODE, _between("ply_faults")),
+        Check("moves_complete", "Each ply has a move and a key; each label has a ply of the game.", _OTHER_CODE, _between("ply_faults")),
         Check(
             "ratings_possible",
             f"A rating is unknown or in [1, {MAX_RATING:,}].",

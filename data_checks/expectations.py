@@ -1,4 +1,4 @@
-"""Runs suites of checks with Great Expectations. A check is one or several expectations (conditions on a column)."""
+"""Runs suites of checks with Great Expectations. A check is one or several expectations (conditions on a column or table)."""
 
 import html
 import logging
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from great_expectations.expectations import Expectation
 
 _SITE: Final = "data_docs"
-_TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")  # All other columns are numbers.
+_TEXTS: Final = (WHERE, "split", "phase", "key", "game_id", "engine", "limit")  # All other columns must be numbers.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Suite:
 
 
 def prepare_great_expectations() -> None:
-    """Import Great Expectations without analytics. Call this before any other use."""
+    """Import Great Expectations without analytics, before any other use."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     show_warning = warnings.showwarning
     import great_expectations  # noqa: F401
@@ -51,7 +51,7 @@ def prepare_great_expectations() -> None:
 
 
 def run_suites(suites: Sequence[Suite], *, data_docs: Path | None = None) -> dict[str, list[CheckResult]]:
-    """Return suite -> results, in the order of the checks. `data_docs`: folder for Great Expectations' HTML report."""
+    """Return suite -> results, in the order of the checks. `data_docs`: folder for Great Expectations' HTML report; None: no report."""
     from great_expectations import ExpectationSuite, ValidationDefinition, get_context
     from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults, ProgressBarsConfig
 
@@ -130,13 +130,13 @@ def _result(check: Check, results: "Sequence[ExpectationValidationResult]") -> C
     examples: list[str] = []
     for label, result in zip(check.expectations, results, strict=True):
         facts = result.result
-        if "observed_value" in facts:
+        if "observed_value" in facts:  # Condition on the table.
             num_checked += 1
             num_unexpected += not result.success
             if not result.success:
                 value = facts["observed_value"]
                 examples.append(f"{label}: none found" if value is None else f"{label}: {value:,.6g} found")
-        elif "unexpected_count" in facts:
+        elif "unexpected_count" in facts:  # Condition on each cell.
             num_checked += facts["element_count"] - facts.get("missing_count", 0)
             num_unexpected += facts["unexpected_count"]
             listed = facts.get("unexpected_index_list") or []

@@ -17,7 +17,7 @@ class CheckResult:
     remedy: str
     is_met: bool
     num_checked: int
-    """Rows or groups, without those that another fault excludes."""
+    """Cells that no other fault excludes, or groups of rows."""
     num_unexpected: int
     examples: tuple[str, ...]
     """Violations, each with the row's name and value."""
@@ -51,7 +51,7 @@ class Distributions(Document):
 
 
 class CheckedBoards(Document):
-    """Report of `check_boards`."""
+    """Report of the step `check_boards`."""
 
     is_met: bool
     num_failed: int

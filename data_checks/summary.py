@@ -10,7 +10,7 @@ from grpo.dataset.reports import JoinedBoards
 from grpo.dataset.table import Split
 
 _MAX_LISTED: Final = 12
-"""Names in a list, because a tracker's note has at most 5,000 characters."""
+"""Maximum number of names in a list; a tracker's note has at most 5,000 characters."""
 _MAX_NAME: Final = 80
 _MARKDOWN_MARKS: Final = "\\`*_{}[]()#+!|~$"
 _SOURCES: Final = {"engine": "Stockfish's games"}
@@ -26,7 +26,7 @@ def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mappin
         "| --- | ---: | ---: |" + " ---: |" * len(Split),
         *(f"| {phase} | {' | '.join(f'{count:,}' for count in _phase_counts(dataset, phase, cells))} |" for phase in PHASES),
         "",
-        # The table has the first tally, the splits.
+        # The table shows the first tally (splits).
         *(f"- {title}: {_escaped(_listed(counts))}" for title, counts in _tallies(dataset)[1:] if counts),
     ]
     return "\n".join(lines) + "\n"

@@ -4,8 +4,7 @@
 - Single reward: of one sampled move or answer, not a row's mean.
 - Gain: the policy's reward minus the reference policy's reward on the same states.
 - Regret: the value that the policy's moves lose against the best move.
-- Held-out measure: a measure on states that are never trained.
-- Block: ten consecutive rows (fewer in short histories), of which the median counts.
+- Block: successive rows, usually ten, represented by their median.
 """
 
 import math
@@ -72,7 +71,7 @@ class Assessment:
 
     @cached_property
     def deviation(self) -> float | None:
-        """Standard deviation of a single reward at first: logged, or from the 90th percentile. None if unknown."""
+        """Standard deviation of a single reward: first block of `reward_std`, else from the 90th percentile. None if unknown or 0."""
         if (levels := self.history.levels("reward_std")) is not None:
             return levels[0] or None
         pairs = self.history.together("reward", "reward_p90")
@@ -91,7 +90,10 @@ class Assessment:
 
     @cached_property
     def has_fallen(self) -> bool:
-        """Whether the reward fell notably (a gain: also to below 0), or certainly lost half of its rise and a notable amount."""
+        """Whether the reward fell notably, or certainly lost more than half of its rise and a notable amount.
+
+        A notable fall of a gain must end below 0.
+        """
         if self.trend is None:
             return False
         falls = -self.trend.change > self.notable_change and (self.trend.end < 0 or "gain" not in self.history.series)
@@ -113,19 +115,19 @@ class Assessment:
 
     @cached_property
     def improves(self) -> bool:
-        """Whether the reward rises notably or `measures_rise`, and the reward has not fallen. Before the end always True."""
-        noted = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
-        return self.is_live or noted or (self.measures_rise and not self.has_fallen)
+        """Whether the reward rises notably or `measures_rise`, without `has_fallen`. Always True before the end, so checks are lenient."""
+        rises_notably = self.trend is not None and self.trend.change > self.notable_change and not self.has_fallen
+        return self.is_live or rises_notably or (self.measures_rise and not self.has_fallen)
 
     @cached_property
     def is_high(self) -> bool:
-        """Whether the reward is near `reward_best`, or near 1 if rewards look like fractions. False for a gain."""
+        """Whether the reward ends at 90 % or more of `reward_best`, or of 1 if rewards look like fractions. False for a gain."""
         if self.trend is None or self.reward is None or "gain" in self.history.series:
             return False
         (low, high), best = np.quantile(self.reward.values, [0.05, 0.95]), self.get("reward_best")
-        most = 1.0 if best is None else median(best.values)
-        is_known = (best is not None and float(np.ptp(self.reward.values)) > 0) or (low >= -0.1 and 0.8 <= high <= 1.1)
-        return is_known and most > 0 and min(self.trend.end, self.trend.last) >= _SOLVED * most
+        maximum = 1.0 if best is None else median(best.values)
+        is_maximum_known = (best is not None and float(np.ptp(self.reward.values)) > 0) or (low >= -0.1 and 0.8 <= high <= 1.1)
+        return is_maximum_known and maximum > 0 and min(self.trend.end, self.trend.last) >= _SOLVED * maximum
 
     @cached_property
     def is_solved(self) -> bool:
@@ -137,7 +139,7 @@ class Assessment:
         return self.is_high or (has_risen and not self.has_fallen)
 
     def is_of_moves(self, early: float) -> bool:
-        """Return whether an entropy that begins at `early` nats is over chess moves. In an unknown log, below 1.2 nats means tokens."""
+        """Return whether an entropy that begins at `early` nats is over chess moves. Other trainers' entropies are, from 1.2 nats on."""
         return not self.history.is_of_language_model and not self.is_of_actions and (self.history.is_ours or early >= 1.2)
 
     def beyond(self, quantity: str, *, above: float = math.inf, below: float = -math.inf, at_end: bool = False) -> Evidence | None:
@@ -153,7 +155,7 @@ class Assessment:
         return Evidence((fact,), float(bad[0, 0]), float(bad[-1, 1]))
 
     def at_start(self, quantity: str) -> float | None:
-        """Return a quantity's first value; None if the log begins later."""
+        """Return a quantity's value at the first rollout; None if this value is not logged."""
         series = self.get(quantity)
         if series is None or self.history.dialect.first_row == "later":
             return None

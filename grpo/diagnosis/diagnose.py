@@ -17,7 +17,7 @@ from grpo.settings.tree import Settings
 HEALTHY: Final = "healthy"
 FINDINGS: Final = "findings"
 NOT_JUDGED: Final = "not judged"
-NOT_SHOWN: Final = "nothing found"
+NOT_SHOWN: Final = "nothing found"  # No fault, and no rise is shown.
 _NEEDED: Final = {
     "a reward": ("reward", "gain", "training_regret", "regret", "regret_best"),
     "an entropy or a KL": ("entropy", "normalized_entropy", "kl", "kl_old"),
@@ -100,7 +100,7 @@ def _lack(history: History) -> str:
 
 
 def look_before(metrics: Mapping[str, float], *, step: int, limits: Mapping[str, float]) -> Diagnosis:
-    """Return the diagnosis of the first rollout, before any update. `limits`: `critical_entropy`, in nats."""
+    """Return the diagnosis of the first rollout, before any update. `limits`: `critical_entropy` -> nats."""
     history = History(when=When.BEFORE, limits=limits)
     history.add(step, metrics)
     return diagnose(history)
@@ -114,8 +114,6 @@ def refuse(diagnosis: Diagnosis) -> None:
 
 
 class Watch:
-    """Applies the checks while a run trains."""
-
     def __init__(self, settings: Settings | None = None) -> None:
         self._history = History(when=When.DURING)
         self._settings = settings
@@ -125,8 +123,8 @@ class Watch:
     def observe(self, record: Record) -> tuple[Finding, ...]:
         """Add the next record and return the findings that are new.
 
-        The checks run when a column first has NaN or infinity, and at records 0 (before step 1), 1, 10, 20 and so on. The interval grows:
-        20 from record 2,000 on, 30 from record 3,000 on.
+        The checks run when a column first has NaN or infinity, and at records 0 (before step 1), 1, 10, 20 and so on, less
+        often from record 2,000 on.
         """
         num_bad = len(self._history.not_finite)
         self._history.add_record(record)

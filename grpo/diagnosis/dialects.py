@@ -19,7 +19,7 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role of a column, such as `runs` (the row's run) -> its names in any trainer's logs."""
+"""Role -> names in any trainer's logs. For example, `runs` has the columns that name a row's run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the first dialect that knows most of these columns."""
+    """Return the first of the dialects that know the most of these columns."""
     known = [plain(column) for column in columns]
     return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect. Another trainer's unknown column has the first meaning in any dialect."""
+    """Return a column's meaning in this dialect, or None. If this dialect is not this project's, all dialects are searched next."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own

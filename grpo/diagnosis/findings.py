@@ -42,13 +42,13 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """Critical findings come first, then the first in time. A finding with a `cause` directly follows this cause."""
+    """Critical findings come first, then findings with an earlier `first_step`. Findings with a `cause` follow right after this cause."""
 
     findings: tuple[Finding, ...]
     verdict: str
     """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
     words: str
-    """`healthy`, `nothing found` or `not judged` with the reason, as if there were no findings."""
+    """The verdict that the run would have without findings: `healthy`, or `nothing found` or `not judged` with the reason."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge, each with the reason in parentheses."""
 

@@ -1,7 +1,7 @@
 """The checks of a training log. A check returns evidence of its fault, the reason why it cannot judge, or None.
 
-`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says what each quantity is. Limits without a
-source come from simulated runs (`tests/proofs/made_histories.py`).
+`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says what each quantity is. A single
+reward is the reward of one sampled move or answer. Limits without a source come from simulated runs (`tests/proofs/made_histories.py`).
 """
 
 import math
@@ -23,18 +23,18 @@ MOST_LEGAL_MOVES: Final = 218
 _AT_START: Final = (("kl", 1e-3), ("kl_max", 1e-3), ("kl_penalty", 1e-5))
 """Quantity, and the largest first value that rounding explains, in nats."""
 _KL_OF_UPDATES: Final = 0.05
-"""Largest first KL, in nats, that updates before the first row cause."""
+"""Largest first KL, in nats, that updates before the first row can cause."""
 _KL_GROWS: Final = 0.3
-"""Updates also cause a first KL below this fraction of the next ten rows' median."""
+"""Updates can also cause a first KL below this fraction of the next ten rows' median."""
 _KL_BY_SCORING: Final = 0.5
-"""Largest first KL, in nats, that scoring at another temperature causes (1.3 instead of 1.0 causes 0.05)."""
-_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_kl_limit` scales the limit.
+"""Largest first KL, in nats, that scoring at another temperature than sampling causes (1.0 instead of 1.3: 0.05)."""
+_FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_exceeded_kl_limit` scales the limit.
 _FAR_FOR_ANSWERS: Final = 50.0  # The same in nats per answer.
 _FAR_PER_UPDATE: Final = 0.15  # Largest limit of the KL to the policy that sampled, in nats.
-_FEWEST_FOR_FLAT: Final = 100  # Fewest steps, and fewest rows if a single reward's deviation is unknown (else half as many rows).
+_FEWEST_FOR_FLAT: Final = 100  # Fewest steps and rows. If a single reward's deviation is known, half of the rows suffice.
 # A reward is flat if the upper bound of its rise (`Trend.most`) is at most:
 _FLAT: Final = 0.25  # Without a certain rise, in standard deviations of a single reward.
-_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows (`Trend.noise`), if those of single rewards are unknown.
+_FLAT_IN_NOISE: Final = 1.5  # The same in standard deviations of the rows (`Trend.noise`), if a single reward's deviation is unknown.
 _NOTHING: Final = 0.03  # Despite a certain rise, in standard deviations of a single reward.
 _MISMATCHES: Final = (("sampler_gap", 0.0, 0.05), ("sampler_prob_gap", 0.0, 0.02), ("sampler_ratio", 1.0, 0.3))
 """Quantity, value if sampler and trainer agree, and largest normal difference."""
@@ -45,7 +45,7 @@ _EXTREMES: Final = (
     ("loss", 1_000, 10.0),
     ("policy_loss", 1_000, 10.0),
 )
-"""Quantity, factor, limit. An extreme row exceeds the limit, and the factor times the medians of all rows and of the 15 around."""
+"""Quantity, factor, limit. An extreme row exceeds the limit, and the factor times two medians: of all rows, and of the 15 rows around."""
 _RUNAWAYS: Final = (("kl_old", 0.1, 10), ("gradient_norm", 0.0, 10), ("ratio_max", 6.0, 4), ("loss", 1.0, 100), ("policy_loss", 1.0, 100))
 """Quantity, and what a runaway exceeds at the end: a value, and a factor times the median of the first rows."""
 _WORSE: Final = 0.12  # Smallest loss that matters, as a fraction of a held-out measure.
@@ -56,9 +56,9 @@ _MANY_MEASURES: Final = 6
 def nan_steps(run: Assessment) -> Answer:
     bad = dict(run.history.not_finite)
     facts = [f"{column} is not finite at {len(steps):,} steps, first at step {steps[0]:,.0f}" for column, steps in bad.items()]
-    if (skipped := run.get("skipped")) is not None and (hit := skipped.steps[skipped.values > 0]).size:
-        facts.append(f"{skipped.column}: optimizer steps were skipped at {len(hit):,} steps, first at step {hit[0]:,.0f}")
-        bad[skipped.column] = hit.tolist()
+    if (skipped := run.get("skipped")) is not None and (skips := skipped.steps[skipped.values > 0]).size:
+        facts.append(f"{skipped.column}: optimizer steps were skipped at {len(skips):,} steps, first at step {skips[0]:,.0f}")
+        bad[skipped.column] = skips.tolist()
     steps = [step for column_steps in bad.values() for step in column_steps]
     return Evidence(tuple(facts[:4]), min(steps), max(steps)) if steps else None
 
@@ -86,7 +86,7 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
         is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
         # An answer's KL sums over tokens, so updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
-        # A KL that updates cause would grow.
+        # From step 0 on, a KL that updates cause grows.
         does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
@@ -103,7 +103,7 @@ def temperature_mismatch(run: Assessment) -> Answer:
         return None  # `scored_otherwise` judges language models; this project's trainer asserts ratios of 1.
     facts = [fact for value, fact in _kl_at_start(run) if value < _KL_BY_SCORING]
     clipped = run.at_start("clip_fraction")
-    # Updates before the first row clip too, so without such a KL the limit is higher.
+    # Updates before the first row clip too, so without evidence by the KL the limit is higher.
     if clipped is not None and clipped > (0.2 if facts else 0.35):
         facts.append(f"{run.history.series['clip_fraction'].column} is {clipped:.3g} in the first row")
     return Evidence(tuple(facts), 0, 0) if facts else None
@@ -139,7 +139,7 @@ def _joined(evidence: list[Evidence]) -> Evidence | None:
 def impossible_entropy(run: Assessment) -> Answer:
     series = run.history.series["entropy"]
     most = math.log(MOST_LEGAL_MOVES)
-    is_too_large = (series.values > 1.1 * most) & (not run.history.is_of_language_model)  # More tokens than moves are possible.
+    is_too_large = (series.values > 1.1 * most) & (not run.history.is_of_language_model)  # A vocabulary is larger than 218.
     bad = (series.values < -0.1) | is_too_large
     if run.is_of_actions or not bad.any():  # Entropy of continuous actions may be negative.
         return None
@@ -153,14 +153,14 @@ def no_gradient(run: Assessment) -> Answer:
     norm, entropy = run.get("gradient_norm"), run.get("entropy")
     moved = run.get("kl_old") or run.get("kl")
     if norm is not None and len(norm) >= 5:
-        still = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
-        at_end = _run_at_end(still)
-        if still.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
-            fact = f"{norm.column} is 0 or almost 0 in {still.sum()} of {len(norm)} rows"
-            return evidence_of(norm, fact + (f", among them the last {at_end}" if at_end else ""), begin=norm.first_step(still))
+        is_zero = np.abs(norm.values) <= max(1e-10, 1e-6 * median(np.abs(norm.values[:5])))
+        at_end = _num_at_end(is_zero)
+        if is_zero.mean() > 0.5 or (at_end >= max(20, len(norm) / 5) and not run.is_solved):
+            fact = f"{norm.column} is 0 or almost 0 in {is_zero.sum()} of {len(norm)} rows"
+            return evidence_of(norm, fact + (f", among them the last {at_end}" if at_end else ""), begin=norm.first_step(is_zero))
     if entropy is None or len(entropy) < 5 or run.is_live:
         return None
-    last, constant = float(entropy.logged[-1]), _run_at_end(entropy.values == entropy.logged[-1])
+    last, constant = float(entropy.logged[-1]), _num_at_end(entropy.values == entropy.logged[-1])
     if norm is None and moved is not None and np.abs(moved.values).max() <= 1e-10 and np.ptp(entropy.values) <= 1e-6:
         return evidence_of(moved, f"{moved.column} is 0 in all {len(moved)} rows, and {entropy.column} is constant")
     # Entropies of three digits can be equal by rounding.
@@ -170,7 +170,7 @@ def no_gradient(run: Assessment) -> Answer:
     return None
 
 
-def _run_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
+def _num_at_end(holds: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> int:
     return len(holds) if holds.all() else int(np.argmin(holds[::-1]))
 
 
@@ -201,8 +201,8 @@ def entropy_collapse(run: Assessment) -> Answer:
         critical = history.limits.get("critical_entropy", 0.0)
         fact = f"{entropy.column} is {late:.2f} nats, critical below grpo.critical_entropy = {critical:g}"
         return evidence_of(entropy, fact) if late < critical else None
-    if history.is_ours:  # This project's trainer raises a collapsed entropy again.
-        late = float(history.blocks(entropy)[:, 2].min())  # Lowest median of a block.
+    if history.is_ours:  # This project's trainer raises a collapsed entropy again, so the lowest block counts.
+        late = float(history.blocks(entropy)[:, 2].min())
     else:
         early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
     answer = _is_collapsed(run, early, late)
@@ -312,15 +312,15 @@ def saturated_controller(run: Assessment) -> Answer:
         if (share := run.get(name)) is not None and share.at[-1] - share.at[0] >= 19 and share.logged[-1] > 0.9:
             return evidence_of(share, f"{share.column} is {share.logged[-1]:.2f} at the end")
     is_trap = {"entropy", "entropy_coefficient"} <= run.history.series.keys() and kl_trap(run) is not None
-    # `kl_trap` reports a raised entropy coefficient. This project's coefficient may rise.
+    # `kl_trap` already reports a raised entropy coefficient. This project's entropy coefficient may rise.
     for name in ("kl_coefficient",) if run.history.is_ours or is_trap else ("kl_coefficient", "entropy_coefficient"):
-        if (series := run.get(name)) is not None and (fact := _raised(series.values)):
+        if (series := run.get(name)) is not None and (fact := _how_raised(series.values)):
             return evidence_of(series, f"{series.from_to()}: {fact}")
     return _raised_penalty(run)
 
 
-def _raised(values: Array) -> str:
-    """Return how a coefficient's tenfold rise ends; "" for other rises and straight lines (warm-ups)."""
+def _how_raised(values: Array) -> str:
+    """Return how a coefficient's tenfold rise ends; "" for smaller rises, and for straight lines (warm-ups)."""
     if len(values) < 20 or not (start := median(values[: max(3, len(values) // 20)])) > 0:
         return ""
     most = float(values.max())
@@ -341,8 +341,9 @@ def dead_monitor(run: Assessment) -> Answer:
 
 def high_clip_fraction(run: Assessment) -> Answer:
     values = run.history.series["clip_fraction"].values
-    is_part_enough = run.history.is_ours or len(values) < 10
-    is_high = is_part_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
+    # In short logs, and in this project's, one high block suffices.
+    is_block_enough = run.history.is_ours or len(values) < 10
+    is_high = is_block_enough or median(values) > 0.2 or median(values[-max(5, len(values) // 5) :]) > 0.25
     return run.beyond("clip_fraction", above=0.2) if is_high else None
 
 
@@ -362,31 +363,31 @@ def diverging(run: Assessment) -> Answer:
     for name, least, times in (("kl", 0.0, 0), *_RUNAWAYS):
         if (series := run.get(name)) is None or len(series) < 8:
             continue
-        if (limit := _kl_limit(run, series) if name == "kl" else _limit(run, series, least, times)) is not None:
+        if (limit := _exceeded_kl_limit(run, series) if name == "kl" else _exceeded_limit(run, series, least, times)) is not None:
             fact = f"{series.column} is {tail(series.values):.3g} at the end, beyond {limit:.3g}; at first {median(series.values[:3]):.3g}"
             evidence.append(evidence_of(series, fact, begin=series.first_step(np.abs(series.values) > limit)))
     return _joined(evidence)
 
 
-def _kl_limit(run: Assessment, series: Series) -> float | None:
-    """Return the limit that the KL exceeds at the end, or None."""
-    values, unit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
-    end, early, half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
-    is_quick = end > 6 * half  # The factor is 4 for a straight line from 0.
+def _exceeded_kl_limit(run: Assessment, series: Series) -> float | None:
+    """Return the limit that the KL exceeds at the end; None if it exceeds none."""
+    values, base_limit = series.values, _FAR_FOR_ANSWERS if "answer" in series.unit else _FAR
+    end, early, first_half = tail(values), max(median(values[:3]), median(fifth(values))), max(0.0, median(values[: len(values) // 2]))
+    is_quick = end > 6 * first_half  # A straight line from 0 ends at 4 times `first_half`.
     if run.improves and not is_quick and run.history.is_ours:
         return None  # This project's exact KL normally grows slowly with the reward.
-    limit = unit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
+    limit = base_limit * (1.0 if not run.improves else 2.0 if run.history.is_of_language_model else 4.0) * (0.6 if is_quick else 1.0)
     if end > limit and (end > 4 * early or early > limit):
         return limit
-    return 10 * half if not run.improves and end > max(0.2 * limit, 10 * half) and _rises_by_quarters(values) else None
+    return 10 * first_half if not run.improves and end > max(0.2 * limit, 10 * first_half) and _rises_by_quarters(values) else None
 
 
-def _limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
+def _exceeded_limit(run: Assessment, series: Series, least: float, times: float) -> float | None:
     sizes, silent = np.abs(series.values), run.history.levels("silent_groups")
     end, is_slow = tail(sizes), run.improves and tail(sizes) <= 1.5 * times * median(sizes)
-    # Slow growth raises the limit 3-fold. Silent groups (of equal rewards) make the first gradients small, so 10-fold.
-    calm = 10 if silent is not None and silent[0] > 0.5 else 3
-    limit = max(least, times * (calm if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
+    # Slow growth raises the limit 3-fold, or 10-fold if most first groups are silent (of equal rewards) and make gradients small.
+    slack = 10 if silent is not None and silent[0] > 0.5 else 3
+    limit = max(least, times * (slack if is_slow else 1) * median(sizes[: max(3, len(sizes) // 20)]))
     limit = min(limit, _FAR_PER_UPDATE) if series is run.get("kl_old") else limit
     return limit if 0 < limit < end else None
 
@@ -412,7 +413,7 @@ def falling_reward(run: Assessment) -> Answer:
     if run.reward is None or run.trend is None or run.improves or not run.has_fallen:
         return None
     trend, blocks = run.trend, run.history.blocks(run.reward)
-    low = _run_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
+    low = _num_at_end(blocks[:, 2] <= (max(trend.best, trend.start) + min(trend.end, trend.last)) / 2)
     fact = f"{run.reward.column} is {trend.start:.3g} at first, {trend.best:.3g} at best, {trend.last:.3g} at the end"
     return evidence_of(run.reward, fact, begin=float(blocks[-low, 0]) if low else float(run.reward.at[-1]))
 
@@ -428,14 +429,14 @@ def flat_reward(run: Assessment) -> Answer:
     fewest = _FEWEST_FOR_FLAT if deviation is None else _FEWEST_FOR_FLAT // 2
     if len(reward) < fewest or reward.at[-1] - reward.at[0] < _FEWEST_FOR_FLAT - 1:
         return Unclear(f"{len(reward)} rows; at least {fewest} over {_FEWEST_FOR_FLAT} steps are needed")
-    least, nothing = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
+    flat_limit, tiny_rise = (_FLAT_IN_NOISE * trend.noise, -math.inf) if deviation is None else (_FLAT * deviation, _NOTHING * deviation)
     if "gain" in run.history.series and deviation is not None:
-        least = nothing = _NOTHING * deviation / 3  # A gain has less noise than a reward.
-    # A gain is measured from the reference, so its level is a rise, also if the first steps reached it.
-    is_rise = run.measures_rise or (run.rises and trend.most > nothing) or ("gain" in run.history.series and trend.end > nothing)
+        flat_limit = tiny_rise = _NOTHING * deviation / 3  # A gain has less noise than a reward.
+    # A gain above 0 is a rise from the reference, even if the first steps reached it.
+    is_rise = run.measures_rise or (run.rises and trend.most > tiny_rise) or ("gain" in run.history.series and trend.end > tiny_rise)
     if run.is_solved or is_rise or run.has_fallen or no_gradient(run) is not None:
         return None
-    if trend.most > least:
+    if trend.most > flat_limit:
         return Unclear(f"{reward.column} may have risen by up to {trend.most:.3g} in {len(reward)} rows")
     fact = f"{reward.from_to()}; a straight line through {len(reward)} rows rises by at most {trend.most:.2g}"
     size = f"rows deviate by {trend.noise:.2g}" if deviation is None else f"single rewards deviate by {deviation:.2g}"
@@ -508,13 +509,13 @@ def _got_worse(run: Assessment) -> Iterator[Evidence]:
         good, part = sign * series.values, max(1, len(series) // 5)
         before, after = median(good[:part]), median(good[-part:])
         smooth = np.array([median(good[max(0, at - part // 2) : at + part // 2 + 1]) for at in range(len(good))])
-        best, top = float(smooth.max()), int(np.argmax(smooth))  # A median, because one lucky row is no best.
+        best, at_best = float(smooth.max()), int(np.argmax(smooth))  # Of medians, because one row can be lucky.
         least = (_WORSE if len(good) >= _MANY_MEASURES else _WORSE_OF_FEW) * max(abs(before), abs(after) if sign > 0 else 0.0, 1e-12)
-        turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[top:])
+        turns = best - after > max(least, (best - before) * 0.6) and len(good) >= 8 and _surely_falls(good[at_best:])
         if turns or (before - after > least and _surely_falls(good)):
             middle = f", at best {sign * best:.3g}" if turns else ""
             fact = f"{series.column} is {sign * before:.3g} at first{middle}, {sign * after:.3g} at the end"
-            yield evidence_of(series, fact, begin=float(series.at[top]))
+            yield evidence_of(series, fact, begin=float(series.at[at_best]))
 
 
 def _surely_falls(good: Array) -> bool:

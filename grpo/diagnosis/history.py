@@ -19,6 +19,7 @@ from grpo.diagnosis.trends import Array, Flags, median
 from grpo.metrics.records import Record
 from grpo.metrics.table import METRICS
 
+# Evaluation columns, and columns of Hugging Face's last row.
 _EVALUATION: Final = re.compile(r"(eval|val|valid\w*|test|held_?out)[-_/]|train_(runtime|loss|samples|steps)|total_flos")
 _CHECKED_FOR_NAN: Final = frozenset(
     {"loss", "policy_loss", "kl_penalty", "entropy_bonus", "entropy", "kl", "kl_old", "clip_fraction", "reward", "gradient_norm"}
@@ -67,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evaluation:
-    """Games of one checkpoint. The score is the mean of 1 (win), 0.5 (draw) and 0."""
+    """Games of one checkpoint. The score is the mean of 1 (win), 0.5 (draw) and 0 (loss)."""
 
     step: float
     score: float
@@ -123,6 +124,7 @@ class History:
 
     @classmethod
     def of_tables(cls, tables: Sequence[Table]) -> Self:
+        """Changes the tables. Raises HistoryError for tables of several runs."""
         tables = [part for table in tables for part in _in_wide_form(_of_training(table))]
         columns = [column for table in tables for column in (*table.numbers, *table.texts)]
         history = cls(dialect=dialects.DIALECTS[0] if METRICS.keys() & set(columns) else dialects.dialect_of(columns))
@@ -130,7 +132,7 @@ class History:
         parts: dict[str, list[tuple[Array, Array]]] = {}
         for table in tables:
             steps = history._steps(table)
-            history._add_events(table, steps)
+            history._add_other_columns(table, steps)  # Events need rows in the file's order.
             if len(steps) > 2 and float((np.diff(steps) < 0).mean()) > 0.5:  # The newest row comes first.
                 steps, table.numbers = steps[::-1], {name: cells[::-1] for name, cells in table.numbers.items()}
             history.num_rows = max(history.num_rows, table.num_rows)
@@ -140,6 +142,7 @@ class History:
         known = {column: meaning for column in parts if (meaning := meaning_of(column, history.dialect)) is not None}
         history.unused |= {column: None for column in parts if column not in known and plain(column) not in TABLES["no_quantity"]}
         history._check_order({column: parts[column] for column in known})
+        # The dialect's own columns come first, because a quantity's first column counts.
         for column, meaning in sorted(known.items(), key=lambda item: (history.dialect.meaning(item[0]) is None, item[1].rank)):
             history._add_column(column, meaning, parts[column])
         return history
@@ -160,7 +163,7 @@ class History:
         rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))
         return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
 
-    def _add_events(self, table: Table, steps: Array) -> None:
+    def _add_other_columns(self, table: Table, steps: Array) -> None:
         for row, name in table.events:
             self.events.setdefault(name, []).append(float(steps[row]))
         numbers = {plain(name): cells for name, cells in table.numbers.items()}
@@ -178,7 +181,7 @@ class History:
                 self.unused[name] = None
 
     def _check_order(self, parts: Mapping[str, _Parts]) -> None:
-        """Note steps with several values. Raises HistoryError if several runs cause them."""
+        """Note steps with several values, in the column with most such steps."""
         duplicates = [(column, *_duplicates(parts[column])) for column in parts]
         column, steps, reason = max(duplicates, key=lambda item: len(item[1]), default=("", np.empty(0), ""))
         if reason:
@@ -212,9 +215,9 @@ class History:
             self.series[quantity] = Series(column, steps[finite], values, meaning.unit)
 
     def blocks(self, series: Series) -> Array:
-        """Return first step, last step and median of each full block of `size` successive rows, [blocks, 3].
+        """Return first step, last step and median of each block of `size` successive rows, [blocks, 3].
 
-        If rows of a complete history are left over, one more block ends with the last row, and overlaps.
+        If the last rows of a complete history fill no block, one more block ends with the last row and overlaps the block before.
         """
         number, steps, values = len(series), series.steps, series.values
         size = 1 if self.when == When.BEFORE else 10 if self.is_ours else min(10, max(1, number // 5))
@@ -258,11 +261,11 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows, sorted by time if each row has one. Raises HistoryError if a column names several runs."""
+    """Return the training rows, sorted by time if each row has a time."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
-        if 1 < len(runs) <= max(2, len(cells) / 3):
+        if 1 < len(runs) <= max(2, len(cells) / 3):  # More values do not name runs.
             raise HistoryError(f"{table.path}: holds several runs by its column {name}: {', '.join(runs[:5])}; give the rows of one")
     for name in [name for name in table.texts if plain(name) in TABLES["splits"]]:
         is_training = [cell.lower().startswith("train") for cell in table.texts[name]]
@@ -281,7 +284,7 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
     if key is not None and "value" in names:
         cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
-            yield Table(table.path, {to: table.numbers[of][cells == name] for to, of in (*step, (name, names["value"]))})
+            yield Table(table.path, {new: table.numbers[old][cells == name] for new, old in (*step, (name, names["value"]))})
     elif key is not None and "first" in names and "step" not in names:  # `first`: a metric's value at step 0.
         firsts = zip(table.texts[key], table.numbers[names["first"]], strict=True)
         yield Table(table.path, {"step": np.zeros(1), **{name: np.array([first]) for name, first in firsts}})
@@ -305,7 +308,7 @@ def _of_panel(table: Table) -> Table:
 
 
 def _mark_missing(table: Table, dialect: Dialect) -> None:
-    """Change NAN to MISSING in rows without a number of any training quantity, such as evaluation rows."""
+    """Change NAN to MISSING in rows in which no training quantity has a number, such as evaluation rows."""
     meanings = {name: meaning_of(name, dialect) for name in table.numbers}
     known = {name for name, meaning in meanings.items() if meaning is not None and meaning.quantity in _CHECKED_FOR_NAN}
     others = [cells for name, cells in table.numbers.items() if _EVALUATION.match(plain(name)) and name not in known]
@@ -320,9 +323,9 @@ def _mark_missing(table: Table, dialect: Dialect) -> None:
 
 
 def _latest(parts: _Parts) -> tuple[Array, Array]:
-    """Return rising steps, and for each the last of its cells that are not MISSING."""
+    """Return rising steps, and for each step the last cell that is not MISSING."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
-    recorded = ~np.isnan(cells)
+    recorded = ~np.isnan(cells)  # MISSING is NaN.
     steps, cells = steps[recorded], cells[recorded]
     if not (np.diff(steps) > 0).all():
         order = np.argsort(steps, kind="stable")
@@ -332,7 +335,7 @@ def _latest(parts: _Parts) -> tuple[Array, Array]:
 
 
 def _duplicates(parts: _Parts) -> tuple[Array, str]:
-    """Return the steps with different values, and the evidence that several runs wrote them, else ""."""
+    """Return the steps with different values, and evidence of several runs, or "" without evidence."""
     steps, cells = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     recorded = np.isfinite(cells)
     steps, cells = steps[recorded], cells[recorded]
@@ -351,11 +354,11 @@ def _duplicates(parts: _Parts) -> tuple[Array, str]:
 def _not_finite(cells: Array) -> Flags:
     """Return for each cell whether NaN or infinity was measured.
 
-    Programs also write NaN if nothing was measured. So NaN counts only:
+    Infinity always counts. Programs also write NaN if nothing was measured, so NaN counts only:
 
     - in a column without numbers
     - between numbers, if the column is logged in every row
-    - after the last number, if the column is logged in every row, or if NaN lasts for two of the longest gaps between numbers
+    - after the last number, if the column is logged in every row, or if no number follows for two of the longest gaps between numbers
     """
     finite = np.flatnonzero(np.isfinite(cells))
     bad: Flags = cells == INFINITE

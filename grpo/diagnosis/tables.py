@@ -22,6 +22,7 @@ from grpo.diagnosis.trends import Array
 if TYPE_CHECKING:  # Slow to import.
     import pandas as pd
 
+# Pandas reads empty cells as NaN, so infinities mark logged NaN.
 MISSING: Final = np.nan
 NAN: Final = np.inf
 INFINITE: Final = -np.inf
@@ -90,10 +91,11 @@ def read_table(path: Path) -> Table:
 def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     import pandas as pd
 
-    heads = start.splitlines()
-    num_skipped = next((at for at, line in enumerate(heads) if not line.startswith("#")), 0)  # Stable-Baselines3 writes settings first.
-    head = re.sub(r'"[^"]*"', "", heads[num_skipped])
-    delimiter = max(_DELIMITERS, key=head.count)
+    first_lines = start.splitlines()
+    # Stable-Baselines3 writes settings first.
+    num_skipped = next((at for at, line in enumerate(first_lines) if not line.startswith("#")), 0)
+    header = re.sub(r'"[^"]*"', "", first_lines[num_skipped])
+    delimiter = max(_DELIMITERS, key=header.count)
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
         with warnings.catch_warnings():
@@ -102,7 +104,7 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
         raise HistoryError(f"{path}: is no table with one row per step: {reason}") from None
-    if not head.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
+    if not header.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
         raise HistoryError(f"{path}: is neither CSV, JSON nor a trainer's console; give a table with one row per step")
     return _of_frame(path, frame, has_decimal_commas=delimiter != ",")
 
@@ -124,7 +126,7 @@ def _of_frame(path: Path, frame: "pd.DataFrame", *, has_decimal_commas: bool = F
 
 
 def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | None:
-    """Return numbers and marks (other text is MISSING), or None if all are MISSING."""
+    """Return numbers and marks, or None if all are MISSING. Other text is MISSING. With `has_decimal_commas`, `1,200` is 1.2."""
     import pandas as pd
 
     texts = cells.astype("str").str.strip().where(cells.notna(), "")
@@ -167,7 +169,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 def _rows_of(document: dict[str, Any]) -> Any:
-    """Return a document's rows: `log_history` (trainer_state.json), else the only list of objects, else columns as rows, else one row."""
+    """Return `log_history` (trainer_state.json), else the only list of objects, else the rows of equally long columns, else one row."""
     lists = {name: rows for name, rows in document.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)}
     if "log_history" in lists or len(lists) == 1:
         return lists.get("log_history", next(iter(lists.values())))
@@ -195,7 +197,7 @@ def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             pairs = (part.rpartition(":") for part in match[2].split(" - "))
             yield {"step": match[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
         elif dictionary := _DICTIONARY.search(line):
-            # Python reads no `nan` and `inf` as literals, so these become text.
+            # `ast.literal_eval` reads no `nan` and `inf`, so the pattern puts them in quotes.
             literal = re.sub(r"(?<=[:\s])([+-]?)(nan|inf)(?=[,}\s])", r"'\1\2'", _WRAPPED_NUMBER.sub(r"\1", dictionary[0]))
             try:
                 row = ast.literal_eval(literal)

@@ -1,4 +1,4 @@
-"""Statistical tests of noisy series: whether the level (a median of rows) changes, and how large a rise is possible."""
+"""Statistical tests of noisy series: does a median of rows change, and how large may a rise be?"""
 
 import math
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 SURE: Final = 4.0
-"""A change of more standard errors is certain. `trend_of` tests three changes, so the limit is high."""
+"""A certain change exceeds this many standard errors. `trend_of` tests three changes, so the limit is high."""
 SURE_FROM_BEST: Final = 4.5
 """The same for a fall from the highest tenth of the run, which is partly high by chance."""
-_FEW: Final = 15  # Fewer rows do not show how neighbors are correlated, so ranks are tested.
-_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain rank correlation, below ten rows and from ten rows on.
-_MOST_ALIKE: Final = 0.97  # Maximum correlation of neighbors.
+_FEW: Final = 15  # Fewer rows do not show how neighboring rows are correlated, so ranks are tested.
+_RANKED: Final = (0.02, 0.005)  # Largest p-value of a certain change by ranks, below ten rows and from ten rows on.
+_MAX_CORRELATION: Final = 0.97  # Maximum correlation of neighboring rows.
 _MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three if the change from these is larger and certain.
+    start: float  # Median of the first fifth of the rows, or of the first three if their change is larger and certain.
     end: float  # Median of the last fifth.
     best: float  # Highest median of a tenth of the run, at least three rows.
     last: float  # Median of the last tenth of the run.
     change: float  # Change from start to end; 0 if it may be noise.
-    most: float  # Upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
+    most: float  # One-sided upper 95 % bound of a straight line's rise; infinite for fewer than 15 rows.
     noise: float  # Standard deviation of the rows: `noise_of`, or around the mean for fewer than 15 rows.
     has_lost: bool  # Whether `last` is certainly below `best`; False for fewer than 15 rows.
 
@@ -37,7 +37,7 @@ def median(values: Any) -> float:
 
 
 def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
-    """Return Kendall's tau and its two-sided p-value."""
+    """Return Kendall's tau and its two-sided p-value; NaN if an input is constant."""
     from scipy.stats import kendalltau  # The import takes a second.
 
     result = kendalltau(first, second)
@@ -45,20 +45,20 @@ def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
 
 
 def noise_of(values: Array) -> tuple[float, float]:
-    """Return the rows' standard deviation, and the factor by which correlation r of neighbors raises the variance of a mean.
+    """Return the rows' standard deviation, and the factor by which correlation r of neighboring rows raises the variance of a mean.
 
     The deviation is around straight lines through two to four parts of the rows. The part with the largest deviation is left out, because
-    its level may change suddenly. The factor is (1 + r) / (1 - r).
+    its level may change suddenly.
     """
     parts = np.array_split(values, 4 if len(values) >= 40 else 3 if len(values) >= 24 else 2)
-    rests = [part - _line(part) for part in parts]
-    rests = sorted(rests, key=lambda rest: float(rest @ rest) / len(rest))[: max(1, len(rests) - 1)]
-    square, rows = sum(float(rest @ rest) for rest in rests), sum(map(len, rests))
+    residuals = [part - _line(part) for part in parts]
+    residuals = sorted(residuals, key=lambda part: float(part @ part) / len(part))[: max(1, len(residuals) - 1)]
+    square, rows = sum(float(part @ part) for part in residuals), sum(map(len, residuals))
     if square <= 0:
         return 0.0, 1.0
-    alike = sum(float(rest[1:] @ rest[:-1]) for rest in rests) / square
-    alike = min(_MOST_ALIKE, max(0.0, alike + (2 + 4 * max(0.0, alike)) * len(rests) / rows))  # Corrects that short parts underestimate r.
-    return math.sqrt(square / max(1, rows - 2 * len(rests))), (1 + alike) / (1 - alike)
+    r = sum(float(part[1:] @ part[:-1]) for part in residuals) / square
+    r = min(_MAX_CORRELATION, max(0.0, r + (2 + 4 * max(0.0, r)) * len(residuals) / rows))  # Short parts underestimate r.
+    return math.sqrt(square / max(1, rows - 2 * len(residuals))), (1 + r) / (1 - r)
 
 
 def _line(part: Array) -> Array:
@@ -74,20 +74,20 @@ def trend_of(values: Array) -> Trend:
     tenths = [median(part) for part in np.array_split(values, min(10, max(1, number // 3)))]
     best, last = max(tenths), tenths[-1]
     if number < _FEW:
-        chance = rank_correlation(np.arange(number), values)[1] if number > 3 else 1.0
-        change = end - start if chance < _RANKED[number >= 10] else 0.0
+        p_value = rank_correlation(np.arange(number), values)[1] if number > 3 else 1.0
+        change = end - start if p_value < _RANKED[number >= 10] else 0.0
         return Trend(start, end, best, last, change, math.inf, float(np.std(values)), has_lost=False)
-    noise, excess = noise_of(values)
-    by_fifths = _MEDIAN * noise * math.sqrt(2 * excess / fifth)
-    by_line = noise * math.sqrt(12 * excess / number)
-    by_first = _MEDIAN * noise * math.sqrt(excess / fifth + min(1.0, excess / 3))
+    noise, factor = noise_of(values)
+    by_fifths = _MEDIAN * noise * math.sqrt(2 * factor / fifth)
+    by_line = noise * math.sqrt(12 * factor / number)
+    by_first = _MEDIAN * noise * math.sqrt(factor / fifth + min(1.0, factor / 3))
     line = _line(values)
     slope = float(line[-1] - line[0])
-    # Observed change, change to report, standard error.
+    # Observed change, change to report (of the same sign), standard error.
     changes = ((end - start, end - start, by_fifths), (slope, end - start, by_line), (end - first, end - first, by_first))
-    sure = [change for seen, change, error in changes if abs(seen) > SURE * error and seen * change > 0]
-    change = max(sure, key=abs, default=0.0)
-    by_tenths = _MEDIAN * noise * math.sqrt(2 * excess / max(1, number // len(tenths)))
+    certain = [change for observed, change, error in changes if abs(observed) > SURE * error and observed * change > 0]
+    change = max(certain, key=abs, default=0.0)
+    by_tenths = _MEDIAN * noise * math.sqrt(2 * factor / max(1, number // len(tenths)))
     has_lost = best - last > SURE_FROM_BEST * by_tenths
     start = first if change and abs(change) > abs(end - start) else start
     return Trend(start, end, best, last, change, slope + 1.645 * by_line, noise, has_lost=has_lost)

@@ -1,8 +1,8 @@
 """Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
 In each round, the remaining checkpoints (candidates) play the initial policy (before GRPO) from the same new openings. The half with the
-lower scores in all rounds so far is dropped. The games overestimate the winner, because they chose it. A pair score is the mean score of an
-opening's two games, in [0, 1].
+lower scores in all rounds so far is dropped. The games overestimate the winner, because these games chose it. A pair score is the mean
+score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -28,16 +28,16 @@ class HalvingTrace:
 
 
 class Screened(Document):
-    """Report of `screen`."""
+    """Report of the step `screen`."""
 
     candidate_step: int | None  # None if no checkpoint has a finite regret on held-out boards.
     reason: str  # Why there is no candidate, or "".
     heldout_regret_best: dict[int, Estimate]
     """Step -> mean value that the most likely moves lose on held-out boards."""
     screening: tuple[HalvingEntry, ...] = ()
-    openings: dict[str, list[str]]  # Later games, such as `ladder` -> FENs of their openings.
+    openings: dict[str, list[str]]  # Name of later games, such as `ladder` -> FENs of their openings.
     previous_weights: str | None = None
-    """Hash of earlier runs' champion, stored beside this report; None if it plays no games."""
+    """Weights' hash of earlier runs' best policy, stored beside this report; None if this policy plays no games."""
 
 
 def halving_rounds(num_candidates: int) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ def normal_interval(mean: float, standard_error: float, *, z: float = Z95) -> Es
 
 
 def regret_interval(mean: float, standard_error: float) -> Estimate:
-    """Return a 95 % interval, cut at 0."""
+    """Return a 95 % interval, cut off below 0."""
     interval = normal_interval(mean, standard_error)
     return replace(interval, low=max(0.0, interval.low))
 
@@ -74,11 +74,11 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
     The interval, not the mean, has one lost and one won pair added (after Agresti and Coull, The American Statistician 52, 1998). So a few
     pairs, or equal pairs, never look certain: 16 lost pairs give [0, 0.16].
     """
-    center, deviation = _padded_mean(pair_scores)
+    center, standard_error = _padded_mean(pair_scores)
     return Estimate(
         value=sum(pair_scores) / len(pair_scores),
-        low=max(0.0, center - Z95 * deviation),
-        high=min(1.0, center + Z95 * deviation),
+        low=max(0.0, center - Z95 * standard_error),
+        high=min(1.0, center + Z95 * standard_error),
         num_pairs=len(pair_scores),
     )
 
@@ -86,10 +86,10 @@ def paired_interval(pair_scores: Sequence[float]) -> Estimate:
 def p_value(pair_scores: Sequence[float]) -> float:
     """Return the one-sided p-value of "the expected score is at most one half". Raises ValueError without a pair.
 
-    It is below `LEVEL` exactly if `paired_interval` lies above one half.
+    The result is below `LEVEL` exactly if `paired_interval` lies above one half.
     """
-    center, deviation = _padded_mean(pair_scores)
-    return _NORMAL.cdf((0.5 - center) / deviation)
+    center, standard_error = _padded_mean(pair_scores)
+    return _NORMAL.cdf((0.5 - center) / standard_error)
 
 
 def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
@@ -104,7 +104,7 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979), in the given order.
 
-    The smallest of m is multiplied by m, the next by m - 1, and so on. A result is at least the previous result, and at most 1.
+    The smallest of m is multiplied by m, the next by m - 1, and so on. In this order, results never fall. They are at most 1.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0
@@ -115,7 +115,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """Return a proportion's 95 % interval (E. B. Wilson, JASA 22, 1927): 6 of 64 give 0.044 to 0.190."""
+    """Return a proportion's 95 % interval (E. B. Wilson, JASA 22, 1927)."""
     from scipy import stats  # Importing scipy takes a second.
 
     low, high = stats.binomtest(successes, trials).proportion_ci(method="wilson")
@@ -166,14 +166,14 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
     """
     if len(values) < 2:
         return None
-    from scipy import stats  # Importing scipy takes a second.
+    from scipy import stats
 
     mean, margin = fmean(values), float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
     return Estimate(value=mean, low=mean - margin, high=mean + margin)
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER). It leaves out the effect of other seeds.
+    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER). Other seeds' effect is left out.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

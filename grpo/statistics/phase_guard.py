@@ -1,8 +1,8 @@
 """Phase guard: blocks a candidate's promotion if its held-out regret has grown in a phase of the game.
 
-Regret is a board's best move value (in [0, 1]) minus the value of a policy's most likely move. A board's change is the candidate's regret
-minus the initial policy's (before GRPO). A phase blocks if a test shows that its mean change exceeds the tolerance (one-sided 2.5 %,
-Holm-adjusted over the phases).
+Regret is the value of a board's best move minus the value of a policy's most likely move, in [0, 1]. A board's change is the candidate's
+regret minus the initial policy's (before GRPO). A phase blocks if a test shows that its mean change exceeds the tolerance (one-sided
+2.5 %, Holm-adjusted over the phases).
 """
 
 import math
@@ -27,17 +27,17 @@ class PhaseChange:
 
 
 def phase_changes(differences: Mapping[str, Sequence[float]], *, tolerance: float) -> tuple[PhaseChange, ...]:
-    """`differences`: phase -> change of each board (two or more). `tolerance`: largest mean change allowed."""
+    """Return a test per phase. `differences`: phase -> change of each board (two or more). `tolerance`: largest mean change allowed."""
     means = {phase: (fmean(values), stdev(values) / math.sqrt(len(values))) for phase, values in differences.items()}
     adjusted = holm([_p_value(*means[phase], tolerance) if len(differences[phase]) >= FEWEST_BOARDS else 1.0 for phase in means])
     changes = []
-    for (phase, (mean, error)), p in zip(means.items(), adjusted, strict=True):
-        change, num_boards = normal_interval(mean, error), len(differences[phase])
+    for (phase, (mean, standard_error)), p in zip(means.items(), adjusted, strict=True):
+        change, num_boards = normal_interval(mean, standard_error), len(differences[phase])
         changes.append(PhaseChange(phase=phase, change=change, num_boards=num_boards, adjusted_p=p, blocks=p <= LEVEL))
     return tuple(changes)
 
 
-def _p_value(mean: float, error: float, tolerance: float) -> float:
-    if error == 0:  # All boards changed equally.
+def _p_value(mean: float, standard_error: float, tolerance: float) -> float:
+    if standard_error == 0:  # All boards changed equally.
         return float(mean <= tolerance)
-    return NormalDist().cdf((tolerance - mean) / error)
+    return NormalDist().cdf((tolerance - mean) / standard_error)

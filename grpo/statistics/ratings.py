@@ -33,8 +33,9 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
     """Return maximum-likelihood ratings in Elo, [players], and the covariance of their errors in Elo squared, [players, players].
 
     The model is Bradley and Terry's (Biometrika 39, 1952); a draw is half a win. The likelihood would have no maximum if a player won every
-    game. Firth's penalty (Biometrika 80, 1993) therefore adds one drawn game per fitted rating, spread over the pairings by leverage. The
-    covariance is a sandwich estimate (from the observed variance of the pair scores), with one lost and one won pair added to each pairing.
+    game. Firth's penalty (Biometrika 80, 1993) therefore adds one drawn game per fitted rating, spread over the pairings by leverage
+    (influence on the fit). The covariance is a sandwich estimate (from the observed variance of the pair scores), with one lost and one won
+    pair added to each pairing.
 
     `pair_scores`: (first, second) -> pair scores of the first player. The pairings must connect all players. Player 0 has rating 0.
     """
@@ -46,17 +47,17 @@ def fit_ratings(num_players: int, pair_scores: Mapping[tuple[int, int], Sequence
 
 
 def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[float]]) -> Rating:
-    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo."""
+    """Return a player's rating by the model of `fit_ratings`. `opponents`: known ratings in Elo. `pair_scores`: per opponent."""
     fitted, covariance, information = _fit(np.ones((len(pair_scores), 1)), -np.array(opponents) / ELO_PER_NAT, pair_scores)
     weights = tuple(float(share) for share in information / information.sum())
     return Rating(elo=float(fitted[0]) * ELO_PER_NAT, standard_error=math.sqrt(covariance[0, 0]) * ELO_PER_NAT, weights=weights)
 
 
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
-    """Return the first player's rating minus the second's, with an error paired by opening (delta method).
+    """Return the first player's rating minus the second's. Differences by opening give the error (delta method).
 
-    Both must have played the same openings in the same order. Two openings are added per opponent: each player wins one that the other
-    loses. So equal games have an error above 0.
+    Both must have played the same openings in the same order. Two openings are added per opponent: each player wins one opening, and the
+    other player loses the opening. So equal games have an error above 0.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0
@@ -92,7 +93,7 @@ def _fit(design: Matrix, offset: Vector, pair_scores: Sequence[Sequence[float]])
 
 
 def _log_odds(padded: Sequence[float]) -> Vector:
-    """Return log-odds in nats, linearized at the mean score m: scores / (m (1 - m))."""
+    """Return log-odds in nats, linearized at the mean score m, without a constant: scores / (m (1 - m))."""
     scores = np.array(padded)
     center = float(scores.mean())
     return scores / (center * (1 - center))

@@ -1,6 +1,6 @@
 """The verdict: is the candidate, a chosen checkpoint of the run, better than the initial policy?
 
-The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. Noise helps to choose the
+The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. Luck helps to choose the
 best of several checkpoints, so each stage uses new data:
 
 - held-out regret (mean loss of value by the policy's most likely move, on boards outside training) ranks all checkpoints
@@ -40,13 +40,13 @@ class LadderGain:
 
     played: Estimate
     adjudicated: Estimate  # An engine scores draws by repetition, fifty moves or ply cap.
-    num_pairs: int  # Openings of a policy against each of the two nearest rungs. Games may stop halfway.
+    num_pairs: int  # Openings of a policy against each of the two rungs that are nearest in rating. Games may stop halfway.
     num_planned: int  # Maximum of `num_pairs`.
 
     @property
     def detectable(self) -> float:
         """Smallest true difference that all planned games would show with probability 80 %."""
-        # Half-width = z * standard error. Both fall as 1 / sqrt(pairs), because `REPEATED_Z` has a larger z for games that stop halfway.
+        # Half-width = z * standard error. Both factors fall as 1 / sqrt(pairs); `REPEATED_Z` has a larger z for games that stop halfway.
         half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
         return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416: normal quantile of 80 %.
 
@@ -66,7 +66,7 @@ class Claim:
     name: str
     interval: Estimate  # Mean pair score.
     p_value: float  # Probability of this or a higher score between equal policies.
-    adjusted_p: float  # Holm-adjusted over `Decision.claims` or over `Decision.beside`.
+    adjusted_p: float  # By `holm` over `Decision.claims` or over `Decision.beside`.
     is_shown: bool  # `adjusted_p` is at most 2.5 %.
 
 
