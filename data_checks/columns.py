@@ -79,7 +79,7 @@ def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
         "strong_faults": int((row["strong_values"] is not None) != (row["split"] == Split.HELDOUT)),
         "strong_lost": None if row["strong_values"] is None else _num_lost(row["strong_values"], legal),
         **_range("strong", row["strong_values"]),
-        "is_flat": None if values is None else float(min(values) == max(values)),
+        "is_flat": float(min(values) == max(values)) if values else None,
         "label_faults": None if legal is None else int(row["label"] not in legal),
         "label_loss": max(values) - label_value if values and label_value is not None and row["label_from"] == "engine" else None,
         "label_gain": label_value - mean if label_value is not None and is_played else None,

@@ -142,6 +142,12 @@ def test_a_fault_that_hides_others_is_reported_once(sound: Dataset) -> None:
     assert result_of(report, "moves_legal").num_checked == len(sound.boards) - 1
 
 
+def test_board_without_legal_moves_is_a_fault_and_not_a_crash(sound: Dataset) -> None:
+    lists = dict.fromkeys(("moves", "values", "centipawns", "mate_in", "strong_values"), [])
+    sound.boards[0] |= lists | {"fen": "R5k1/5ppp/8/8/8/8/8/6K1 b - - 0 1"}  # Checkmate.
+    assert "label_legal" in failed(check(sound))
+
+
 def test_labels_at_random_and_boards_without_a_difference_are_found_over_the_whole_table() -> None:
     config = CONFIG.model_copy(update={"num_train": 330, "max_per_game_and_phase": 1})
     dataset, rng = sound_dataset(config), random.Random(3)
