@@ -43,6 +43,7 @@ class FolderObjects:
         return create_file(self._folder / key, data)
 
     def keys(self, prefix: str) -> list[str]:
+        """Return the sorted keys below `prefix`, which ends with a slash."""
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):
             # Hidden folders have unfinished objects. `os.walk` does not enter a folder that is removed from its list.
@@ -63,7 +64,7 @@ class S3Objects:
         self._prefix = f"{prefix}/" if prefix else ""
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
-            # Threads share boto3's default session, which is not thread-safe.
+            # Threads share boto3's default session, which is not thread-safe, so this client has another.
             self._client = boto3.session.Session().client("s3", config=settings)
 
     def __str__(self) -> str:
@@ -91,6 +92,7 @@ class S3Objects:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
     def create(self, key: str, data: bytes) -> bool:
+        """Write an object unless it exists. Return whether it was written, or exists with equal content."""
         with self._plain_errors(key):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
@@ -99,7 +101,7 @@ class S3Objects:
                     raise
             else:
                 return True
-        # If a write's answer is lost, botocore writes again and conflicts with itself: equal content means success.
+        # If a write's answer is lost, botocore writes again and conflicts with itself.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:
