@@ -1,7 +1,7 @@
 """Logs runs to MLflow from run records and step journals (one line per record of metrics). No row is logged twice.
 
 - A run has one parent run in MLflow. Each step, and each parallel part of a step, has one child run, for all attempts (tries of a task).
-- A row is one value of a metric. Metric name and step number identify it: databases round values, and a restarted step logs new times.
+- A row is one value of a metric. Metric name and step number identify a row: databases round values, and restarted steps may log new times.
 - A process reads the rows in MLflow before it first sends rows, after a failed call, and before an attempt counts as logged.
 """
 
@@ -43,7 +43,7 @@ _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
-# Maximum numbers of characters in MLflow's columns.
+# Characters in MLflow's columns.
 _LONGEST_DIGEST: Final = 36
 _LONGEST_NAME: Final = 500
 SECONDS: Final = 30.0  # Longest wait when a run starts, ends or is listed.
@@ -92,7 +92,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Runs of a store that does not answer get its reason without a request, which would take seconds."""
+    """If a store does not answer, its later runs get the same reason without a request, which would take seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -144,7 +144,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Runs that end together register in turn, so each is compared with the earlier ones' policies.
+            # Runs that end together register in turn, so each is compared with the policies registered before.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -152,6 +152,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
+        """Note a refusal or a damaged file, and go on. An outage ends `publish`."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -191,7 +192,7 @@ class _View:
         if attempt.output is not None:
             self._send_pages(child, attempt.output, declared.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
-        # Tags the parent's id again, because an earlier attempt's parent may have been a deleted duplicate.
+        # `tags` repeats the parent's id, because an earlier attempt's parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
     def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
@@ -213,7 +214,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Create the run if it is missing. Of several processes' runs, the smallest id is kept."""
+        """Create the run if it is missing. If several processes have created it, the smallest id is kept."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})
