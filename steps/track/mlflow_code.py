@@ -26,8 +26,7 @@ class PolicyModel(PythonModel):  # type: ignore[misc]  # MLflow has no types.
     def predict(self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:  # noqa: ARG002
         """Return a row per FEN of the first column: `moves` (legal moves in UCI, likeliest first) and `probabilities`.
 
-        A language model gives at most one move and no probabilities. Raises MlflowException for
-        an invalid FEN.
+        A language model gives at most one move and no probabilities. Raises MlflowException for an invalid FEN.
         """
         try:
             boards = boards_of_fens(model_input.iloc[:, 0])
