@@ -14,7 +14,7 @@ from grpo.settings.types import S3_SCHEME
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 _ABSENT: Final = ("NoSuchKey", "404")  # 404 answers a HEAD request.
 _NUM_READS: Final = 3
-_CODE: Final = re.compile(r"An error occurred \((\w+)\)")
+_ERROR_CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "AccessDenied": "ask the bucket's owner for the rights that docs/aws.md lists, or use other credentials (AWS_PROFILE)",
@@ -97,7 +97,7 @@ class S3Objects:
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
             except _s3_errors() as error:
-                if _code(error) not in _CONFLICTS:
+                if _error_code(error) not in _CONFLICTS:
                     raise
             else:
                 return True
@@ -128,7 +128,7 @@ class S3Objects:
         try:
             yield
         except _s3_errors() as error:
-            code = _code(error)
+            code = _error_code(error)
             if code in _ABSENT:
                 raise KeyError(key) from None
             remedy = _REMEDIES.get(code or type(error).__name__, _REMEDY)
@@ -142,7 +142,7 @@ def _s3_errors() -> tuple[type[Exception], ...]:
     return ClientError, BotoCoreError, Boto3Error
 
 
-def _code(error: Exception) -> str:
+def _error_code(error: Exception) -> str:
     """Return S3's error code, or "". An upload's error has the code only in its message."""
-    match = _CODE.search(str(error))
+    match = _ERROR_CODE.search(str(error))
     return "" if match is None else match[1]

@@ -16,7 +16,7 @@ RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last che
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
 PLACES: Final = ("batch", "kubernetes")  # Values of Metaflow's option `--with` for tasks on other machines.
 PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Variable with the id of the parent process.
-_ENDED: Final = 128 + signal.SIGTERM
+_SIGTERM_CODE: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
@@ -73,4 +73,4 @@ def end_with_parent(*, unwinds: bool = False) -> None:
 
 def _unwind(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second SIGTERM ends the process at once.
-    raise SystemExit(_ENDED)
+    raise SystemExit(_SIGTERM_CODE)

@@ -166,12 +166,12 @@ class Run:
         later: dict[tuple[str, str], float] = {}
         attempts: list[Attempt] = []
         for key, facts in reversed(begun.items()):
-            number, end = int(key.rpartition("/")[2].removesuffix(_BEGUN)), key.replace(_BEGUN, _ENDED)
+            number, ended_key = int(key.rpartition("/")[2].removesuffix(_BEGUN)), key.replace(_BEGUN, _ENDED)
             attempt = Attempt(run=self.name, number=number, **facts, store=self._store)
-            if end in ended:
-                attempt = replace(attempt, **ended[end])
-            elif end in self._ended:
-                error = f"the record {end}, which says how it ended, is damaged"
+            if ended_key in ended:
+                attempt = replace(attempt, **ended[ended_key])
+            elif ended_key in self._ended:
+                error = f"the record {ended_key}, which says how it ended, is damaged"
                 attempt = replace(attempt, status="killed", ended=attempt.started, error=error, num_lines=0)
             elif (attempt.step, attempt.part) in later:
                 attempt = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_LOST)
@@ -243,12 +243,12 @@ class Run:
 
     def set_published(self) -> None:
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
-            self._set("published")
+            self._add_mark("published")
 
     def set_stopped(self) -> None:
-        self._set("stopped")
+        self._add_mark("stopped")
 
-    def _set(self, mark: str) -> None:
+    def _add_mark(self, mark: str) -> None:
         self._store.create(f"marks/{self.name}/{len(self._begun)}.{mark}", {})
 
     @property
@@ -268,7 +268,7 @@ class Runs:
         marks = self._marks()
         if facts["run"] not in marks:
             self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})
-        self._store.create(_start(facts["run"]), facts)
+        self._store.create(_start_key(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
         """Record that an attempt begins, and reopen a run that is over, stopped or published."""
@@ -276,7 +276,7 @@ class Runs:
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time(), "task": os.environ.get(TASK, "")}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
         if (other_id := facts["task"].partition("/")[0]) not in ("", run):
-            self._store.create(_alias(other_id), {"run": run})
+            self._store.create(_alias_key(other_id), {"run": run})
         marks = self._marks(run).get(run, _Marks())
         if marks.is_over or marks.is_published or marks.is_stopped:
             self._store.create(f"marks/{run}/{max(marks.over, marks.stopped, marks.published)}.reopened", {})
@@ -288,7 +288,7 @@ class Runs:
         """Return all runs, newest first. Runs with a damaged start record are left out with a warning."""
         keys: dict[str, list[str]] = {}
         for key in self._store.keys("runs/"):
-            keys.setdefault(_start(key.split("/")[1]), []).append(key)
+            keys.setdefault(_start_key(key.split("/")[1]), []).append(key)
         facts, marks = self._store.read_all(keys, _START_FORM), self._marks()
         runs = [Run(self._store, fact, keys[key], marks.get(key.split("/")[1], _Marks())) for key, fact in facts.items()]
         return sorted(runs, key=lambda run: run.order, reverse=True)
@@ -304,8 +304,8 @@ class Runs:
         """Return the run with this id, its first or from `resume`; None if missing or damaged."""
         if re.fullmatch(ID_PATTERN, run) is None:
             return None
-        if (facts := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
-            alias = self._store.read_all([_alias(run)], _ALIAS_FORM).get(_alias(run))
+        if (facts := self._store.read_all([_start_key(run)], _START_FORM).get(_start_key(run))) is None:
+            alias = self._store.read_all([_alias_key(run)], _ALIAS_FORM).get(_alias_key(run))
             return None if alias is None or alias["run"] == run else self.get(alias["run"])
         if facts["run"] != run:
             return None
@@ -324,7 +324,7 @@ class Runs:
             if attempt.ended is None:
                 rows = read_journal(self._store.progress(attempt.step, attempt.version))
                 attempt.end("killed", error=error, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
-        run._set("over")
+        run._add_mark("over")
         closed = self.get(run.name)
         assert closed is not None
         return closed
@@ -340,9 +340,9 @@ class Runs:
         return marks
 
 
-def _alias(run: str) -> str:
+def _alias_key(run: str) -> str:
     return f"aliases/{run}.json"
 
 
-def _start(run: str) -> str:
+def _start_key(run: str) -> str:
     return f"runs/{run}/start.json"
