@@ -33,7 +33,7 @@ RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id, which t
 CHILD: Final = "chess_grpo.child"  # Tag of a child (a step): PARENT'S TAG/STEP/PART. Tag of a registered version: PARENT'S TAG/ROLE.
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
-_CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
+_CLOUD_SCHEMES: Final = ("s3", "gs", "wasbs", "abfss")
 # Variables with accounts, which MLflow and databases' drivers send to any server.
 _SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
@@ -73,7 +73,7 @@ class TrackingStore:
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
         is_in_server = files.scheme == "mlflow-artifacts" and files.netloc in ("", server.netloc.rpartition("@")[2])
-        if files.scheme in _CLOUDS or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
+        if files.scheme in _CLOUD_SCHEMES or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
             return
         # A remote server could otherwise use this machine's folders, or make this machine send the account to another host.
         raise TrackingRefusedError(

@@ -196,17 +196,17 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     for step, step_version in origin["versions"].items():
         source = folder / "origin" / step
         facts = of_output(verified_manifest(source), step, step_version, source)
-        outputs[step] = _stored(store, step, step_version, facts, {".": source})
+        outputs[step] = _store_output(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
         # The output has only the peak's checkpoint, so the version is the beginning of the checkpoint's hash.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
-        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
+        outputs["finetune"] = _store_output(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
     return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
-def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
+def _store_output(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
     """Create a missing output. `folders`: path in the output -> folder to copy."""
     with store.making(step, version) as making:
         if making.output is None:
