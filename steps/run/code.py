@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
 _IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")
 _LEFT_OUT: Final = (
-    # The version has these modules' values, so their code does not count.
+    # The version contains the values from these modules, so their code does not count.
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),
     *("steps.run.machine", "steps.run.outside", "steps.run.step"),
     "grpo.metrics.table",  # Metrics' names are in the code that logs; the rest is text.

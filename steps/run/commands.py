@@ -19,7 +19,7 @@ class CommandError(PlainError, ValueError):
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """`run` is Metaflow's id, `places` are values of `--with`, such as "batch"."""
+    """`run` is Metaflow's id, `places` are values of Metaflow's `--with`, such as "batch"."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 

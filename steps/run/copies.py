@@ -1,6 +1,6 @@
 """Copies in S3 of outputs (folders of finished steps) and progress (folders of unfinished steps).
 
-- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the manifest's.
+- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the hash of the manifest.
 - `progress/STEP/VERSION/NUMBER-RANDOM/`: progress, files named by hash, and the index (name -> hash). The highest NUMBER is the latest;
   times do not order copies, because clocks differ.
 
@@ -33,7 +33,7 @@ from grpo.base.files import (
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
-_NUMBER: Final = "copy.json"  # File with NUMBER, in a progress folder.
+_NUMBER: Final = "copy.json"  # File with NUMBER.
 _COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
@@ -71,7 +71,10 @@ class Copies:
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
     def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
-        """Replace the folder by the latest undamaged copy that has a higher number. Return key prefix and number for a new copy."""
+        """Replace the folder by the latest undamaged copy with a higher number than the folder's.
+
+        Return key prefix and number for a new copy.
+        """
         keys = self._objects.keys(_progress_prefix(step, version))
         copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
         number = 1 + max([self._fetch_progress(copies, step, folder), *(number for number, _ in copies)])
