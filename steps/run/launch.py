@@ -14,7 +14,7 @@ from grpo.settings.tree import DEFAULT_PRESET, preset_names, read_settings
 from steps.run.commands import FLOW_FILE
 
 _SEED: Final = "seed"
-_MAX_SHOWN: Final = 3  # Settings in a label.
+_MAX_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

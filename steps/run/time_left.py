@@ -7,7 +7,7 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-# Seconds on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`, so it adds no time.
+# Seconds on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`, so `calibrate` adds no time.
 _MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,

@@ -105,7 +105,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
-    """Return variables or file with this machine's account for such a store, or ""."""
+    """Return the names of the account's variables, or the account's file, or ""."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")
