@@ -17,13 +17,13 @@ _REFUSALS: Final = (
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # Begin of MLflow's message if no MLflow server answered.
+_NOT_FROM_MLFLOW: Final = "API request to"  # Beginning of MLflow's message if no MLflow server answered.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS: Final = 200  # Longest quote in a message.
-# Words of an outage in JSON of another server, such as a proxy: MLflow's message then has no HTTP status.
+# MLflow's message about another server's JSON, such as a proxy's, has no HTTP status, so these words mark an outage.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
