@@ -171,7 +171,7 @@ class Run:
             if ended_key in ended:
                 attempt = replace(attempt, **ended[ended_key])
             elif ended_key in self._ended:
-                error = f"the record {ended_key}, which says how it ended, is damaged"
+                error = f"the record of the attempt's end, {ended_key}, is damaged"
                 attempt = replace(attempt, status="killed", ended=attempt.started, error=error, num_lines=0)
             elif (attempt.step, attempt.part) in later:
                 attempt = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_LOST)
