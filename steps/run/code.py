@@ -1,6 +1,6 @@
-"""Hash of the code that computes a step's output. Docstrings, comments, functions' annotations and messages do not count.
+"""Hash of the code that computes a step's output, a part of the step's version (hash of all that the output depends on).
 
-The hash is part of the step's version, a hash of everything that the output depends on.
+Docstrings, comments, functions' annotations, and texts of errors and prints do not count.
 """
 
 import ast
@@ -15,30 +15,31 @@ from steps.run.kinds import PARTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("steps", "data_checks", "grpo")
-_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")  # Every output depends on these modules.
+_IN_EVERY_STEP: Final = ("steps.run.device", "steps.run.work")
 _LEFT_OUT: Final = (
-    # The version has these modules' values, so their code does not count.
+    # The version contains the values from these modules, so their code does not count.
     *("grpo.settings.grpo", "grpo.settings.language", "grpo.settings.tree"),
     *("steps.run.machine", "steps.run.outside", "steps.run.step"),
     "grpo.metrics.table",  # Metrics' names are in the code that logs; the rest is text.
-    "steps.common.live_diagnosis",  # Its results are only shown.
+    "steps.common.live_diagnosis",  # No output contains its results.
 )
 _TABLES: Final[Mapping[str, Mapping[str, Any]]] = {"grpo.settings.kinds": KINDS, "steps.run.kinds": PARTS}
-"""Module -> table with a row for each kind of policy. Only the policy's row counts."""
-_NETWORKS: Final = "grpo.policy.networks"  # Imports by a computed name.
-_OPEN: Final = "steps.common.policies.open"  # Imports by a computed name.
+"""Module -> table with a row for each kind of policy. Only the row of the policy's kind counts."""
+# These two import a module by a computed name: the network, the kind's `competitor`.
+_NETWORKS: Final = "grpo.policy.networks"
+_OPEN: Final = "steps.common.policies.open"
 _DATA: Final = {
     "grpo.viewer.page": ("grpo/viewer/pages/*",),
     "steps.pages.templates": ("steps/pages/*.j2", "steps/pages/kinds/{kind}.md.j2"),
 }
-"""Module -> patterns of its data files."""
-_VIEWS: Final = ("STEP", "card")  # The version has STEP's values, and a card is no output.
+"""Module -> patterns of its data files, relative to `ROOT`."""
+_VIEWS: Final = ("STEP", "card")  # The version has the values of `STEP`, and `card` changes no output.
 _MESSAGE_CALLS: Final = ("print", "say", "warn")
 
 
 @cache
 def code_hash(module: str, kind: str, network: str) -> str:
-    """`kind` and `network` are settings of `policy`."""
+    """`module`: dotted name. `kind` and `network`: settings of `policy`."""
     code = code_of(module, kind, network)
     patterns = (pattern.format(kind=kind) for name in _DATA.keys() & code.keys() for pattern in _DATA[name])
     data = {path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)}
@@ -46,7 +47,7 @@ def code_hash(module: str, kind: str, network: str) -> str:
 
 
 def code_of(module: str, kind: str, network: str) -> dict[str, str]:
-    """Return module -> text that counts, for `module`, `_IN_EVERY_STEP`, and all modules that these use."""
+    """Return module -> text that counts, for `module`, `_IN_EVERY_STEP`, and all modules that these import."""
     by_name = {_NETWORKS: [f"{_NETWORKS}.{network}"], _OPEN: [PARTS[kind].competitor]}
     code: dict[str, str] = {}
     waiting = [module, *_IN_EVERY_STEP]
@@ -70,10 +71,11 @@ def _path_of(name: str) -> Path | None:
 
 @cache
 def _without_words(text: str) -> tuple[str, frozenset[str]]:
-    """Return the text that counts, and possible modules: `a.b` and `a` for `from a import b`, because `b` may be a function."""
+    """Return the text that counts, and possible modules: `from a import b` gives `a` and `a.b`, because `b` may be a function."""
     tree, remover = ast.parse(text), _WordRemover()
     tree.body = [node for node in tree.body if not _is_view(node)]
     remover.visit(tree)
+    # Imports that only the removed parts use do not count.
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     imports = sorted((bound, target) for bound, target in remover.imports if bound in used)
     names = (name for _, target in imports for name in (target, target.rpartition(".")[0]))
@@ -89,7 +91,7 @@ def _is_view(node: ast.stmt) -> bool:
 
 class _WordRemover(ast.NodeTransformer):
     def __init__(self) -> None:
-        self.imports: list[tuple[str, str]] = []  # Name in the module, dotted name.
+        self.imports: list[tuple[str, str]] = []  # Name in the module, imported dotted name.
 
     def visit(self, node: ast.AST) -> Any:
         match node:
@@ -97,7 +99,7 @@ class _WordRemover(ast.NodeTransformer):
                 self.imports += [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in names]
                 return None
             case ast.ImportFrom(module=module, names=names):
-                assert module is not None, "import from the package by its name"
+                assert module is not None, "a relative import: give the package's name"
                 self.imports += [(alias.asname or alias.name, f"{module}.{alias.name}") for alias in names]
                 return None
             case ast.Expr(value=ast.Constant()):

@@ -19,7 +19,7 @@ class CommandError(PlainError, ValueError):
 
 
 def resume_command(run: str, places: Sequence[str] = ()) -> str:
-    """`places` are values of `--with`, such as "batch"."""
+    """`run` is Metaflow's id, `places` are values of Metaflow's `--with`, such as "batch"."""
     options = [word for place in places for word in ("--with", place)]
     return shlex.join(["python", FLOW_FILE, "--no-pylint", "resume", "--origin-run-id", run, *options])
 
@@ -30,7 +30,7 @@ def refuse_settings(arguments: Sequence[str]) -> None:
         "`--config-value settings 'preset = \"smoke\"'` (or `make run CONFIG=smoke`) for a preset, `--config settings my.toml` for a file"
     )
     options = ("--config", "--config-value")
-    # Metaflow takes `--config=settings FILE`, too.
+    # Metaflow also takes `--config=settings FILE`.
     words = [part for word in arguments for part in (word.split("=", 1) if word.partition("=")[0] in options else [word])]
     for index, (option, name) in enumerate(itertools.pairwise(words)):
         if option not in options:
@@ -55,7 +55,7 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return a command whose program the shell finds, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
+    """Return the command with a program that the shell finds, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
     if not path.exists() or shutil.which(program) == str(path):

@@ -1,6 +1,6 @@
 """Copies in S3 of outputs (folders of finished steps) and progress (folders of unfinished steps).
 
-- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the manifest's.
+- `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the hash of the manifest.
 - `progress/STEP/VERSION/NUMBER-RANDOM/`: progress, files named by hash, and the index (name -> hash). The highest NUMBER is the latest;
   times do not order copies, because clocks differ.
 
@@ -33,11 +33,13 @@ from grpo.base.files import (
 from steps.run.objects import S3Objects
 
 _INDEX: Final = "index.json"
-_NUMBER: Final = "copy.json"  # File with NUMBER, in a progress folder.
+_NUMBER: Final = "copy.json"  # File with NUMBER.
 _COPY: Final = re.compile(rf"/([0-9]{{8}})-[0-9a-f]{{8}}/{re.escape(_INDEX)}$")
 
 
 class Copies:
+    """All methods raise StoreError if S3 refuses or fails."""
+
     def __init__(self, objects: S3Objects) -> None:
         self._objects = objects
 
@@ -55,7 +57,7 @@ class Copies:
         return manifests
 
     def publish(self, folder: Path) -> None:
-        """Upload an output. Overwrites an equal copy, which may be damaged."""
+        """Upload an output. An equal copy is overwritten, because it may be damaged."""
         manifest = read_manifest(folder)
         prefix = f"outputs/{manifest['step']}/{manifest['version']}/{manifest['manifest_hash']}"
         for name in (*manifest["files"], *manifest["aside"]):
@@ -69,7 +71,10 @@ class Copies:
         (folder / MANIFEST).write_text(json_text(manifest), encoding="utf-8")
 
     def begin_progress(self, step: str, version: str, folder: Path) -> tuple[str, int]:
-        """Replace the folder by the latest sound copy if its number is higher. Return key prefix and number for a new copy."""
+        """Replace the folder by the latest undamaged copy with a higher number than the folder's.
+
+        Return key prefix and number for a new copy.
+        """
         keys = self._objects.keys(_progress_prefix(step, version))
         copies = sorted((int(match[1]), key) for key in keys if (match := _COPY.search(key)))
         number = 1 + max([self._fetch_progress(copies, step, folder), *(number for number, _ in copies)])
@@ -86,7 +91,7 @@ class Copies:
                 with atomic_folder(folder) as new_folder:
                     self._download({name: f"{index.removesuffix(_INDEX)}{digest}" for name, digest in files.items()}, files, new_folder)
                     write_json(new_folder / _NUMBER, number)
-                    if folder.exists():
+                    if folder.exists():  # `atomic_folder` does not replace a folder.
                         remove_folder(folder)
             except (CorruptError, ForeignError) as error:
                 print(f"{step}: WARNING: {error}; earlier progress is used instead", flush=True)
@@ -96,9 +101,9 @@ class Copies:
         return own_number
 
     def save_progress(self, copy: str, number: int, folder: Path, known: set[str]) -> set[str]:
-        """Make the copy equal to the folder. Return the hashes of the copy's files; `known` has those before the call.
+        """Make the copy equal to the folder. Return the hashes of the copy's files.
 
-        `copy` (key prefix) and `number` are from `begin_progress`.
+        `copy` (key prefix) and `number` are from `begin_progress`. `known`: hashes of the copy's files before the call.
         """
         if _number_of(folder) != number:
             replace_file(folder / _NUMBER, json_text(number).encode())
@@ -107,12 +112,12 @@ class Copies:
             if digest not in known:
                 self._objects.upload(f"{copy}/{digest}", folder / name)
         self._objects.put(f"{copy}/{_INDEX}", json.dumps(files).encode())
-        for digest in sorted(known - set(files.values())):
+        for digest in sorted(known - set(files.values())):  # Last, because the earlier index names these files.
             self._objects.delete(f"{copy}/{digest}")
         return set(files.values())
 
     def remove_progress(self, step: str, version: str) -> None:
-        """Delete a version's progress. Indexes are first, because a copy without an index is ignored."""
+        """Delete a version's copies, indexes first."""
         for key in sorted(self._objects.keys(_progress_prefix(step, version)), key=lambda key: not key.endswith(f"/{_INDEX}")):
             self._objects.delete(key)
 
@@ -128,7 +133,7 @@ class Copies:
 
 
 def of_output(manifest: dict[str, Any], step: str, version: str, source: object) -> dict[str, Any]:
-    """Return the manifest. Raises CorruptError, which names `source`, if it is of another step or version."""
+    """Return the manifest. Raises CorruptError, which names `source`, if the manifest is of another step or version."""
     if (manifest.get("step"), manifest.get("version")) != (step, version):
         raise CorruptError(f"{source} holds another output than version {version} of {step}")
     return manifest

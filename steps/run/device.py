@@ -15,12 +15,12 @@ class DeviceError(PlainError, ValueError):
 def torch_device(machine: Machine) -> torch.device:
     """Set thread count and deterministic algorithms, and return the device. Raises DeviceError."""
     if machine.device == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set it to cpu")
+        raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set CHESS_GRPO_DEVICE=cpu")
     torch.set_num_threads(machine.num_threads)
-    # Otherwise threads sum gradients of `tensor[index]` in any order, even on the CPU. `use_deterministic_algorithms` does the same,
-    # but imports torch's compiler, which takes 1.3 seconds.
+    # Without this mode, threads sum gradients of `tensor[index]` in any order, even on the CPU. `use_deterministic_algorithms` also sets
+    # the mode, but imports torch's compiler, which takes 1.3 seconds.
     torch.set_deterministic_debug_mode("error")
-    # Filling new tensors takes 5 % of a training step.
+    # The mode would fill new tensors, which takes 5 % of a training step.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if machine.device == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")

@@ -1,7 +1,7 @@
-"""Names of the pipeline's modules for each kind of policy, `network` or `language`. Importing them would load torch, which takes seconds.
+"""Names of the pipeline's modules for each kind of policy, `network` or `language`.
 
-Each kind KIND also has the templates `steps/pages/kinds/KIND.md.j2` (text on pages) and `steps/cards/kinds/KIND.html.j2` (card of
-`pretrain`).
+Importing the modules would load torch, which takes seconds. Each kind KIND also has the templates `steps/pages/kinds/KIND.md.j2` (text on
+pages) and `steps/cards/kinds/KIND.html.j2` (card of `pretrain`).
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from steps import STEPS
 class Variant:
     """A step for one kind of policy.
 
-    A step's version, a hash of all that the output depends on, covers the `repr`. The `repr` has only `module`: the version covers the
-    settings' values anyway, and metrics do not change outputs.
+    The `repr` enters the step's version, a hash of all that the output depends on. The `repr` leaves out settings, whose values the
+    version has, and metrics, which change no output.
     """
 
     module: str  # Dotted name. The module's `body` computes the output.
-    reads: tuple[str, ...] = field(default=(), repr=False)  # Adds to `Step.reads`.
-    shows: tuple[str, ...] = field(default=(), repr=False)  # Adds to `Step.shows`.
-    headlines: tuple[str, ...] = field(default=(), repr=False)  # Adds to `Step.headlines`.
+    reads: tuple[str, ...] = field(default=(), repr=False)  # Settings, besides `Step.reads`.
+    shows: tuple[str, ...] = field(default=(), repr=False)  # Metrics, besides `Step.shows`.
+    headlines: tuple[str, ...] = field(default=(), repr=False)  # Metrics, besides `Step.headlines`.
 
     def __post_init__(self) -> None:
         if unknown := unknown_settings(self.reads):
@@ -34,8 +34,8 @@ class Variant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(repr=False)  # Module with `FIGURES` (step -> charts) and `more_parts` (the parts below the charts).
-    variants: Mapping[str, Variant] = field(default_factory=dict)  # Step -> variant; other steps use their own file.
+    figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts), `more_parts` (below the charts).
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # Step -> variant; other steps use `steps.STEP`.
 
     def __post_init__(self) -> None:
         if unknown := self.variants.keys() - set(STEPS):

@@ -1,6 +1,6 @@
 """A run's nearest preset, label, and the command that starts an equal run.
 
-The nearest preset (a settings file of the project, such as `smoke`) differs in the fewest settings.
+A preset is a settings file of the project, such as `smoke`. The nearest preset differs from the run in the fewest settings.
 """
 
 import json
@@ -25,18 +25,19 @@ class Launch:
 
     @property
     def text(self) -> str:
+        """The settings as TOML."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
     @property
     def label(self) -> str:
-        """Name of the run until it has a verdict."""
+        """Name of the run until the verdict, such as `smoke, seed 3`."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
         more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
         return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
 
     def command(self, words: Sequence[str] = ()) -> str:
-        """`words` follow `run`."""
+        """`words` follow the word `run`."""
         is_plain = self.preset == DEFAULT_PRESET and not self.differences
         settings = [] if is_plain else ["--config-value", "settings", shlex.quote(self.text.strip())]
         return " ".join(["python", FLOW_FILE, *settings, "run", *map(shlex.quote, words)])
@@ -50,7 +51,7 @@ def launch_of(settings: Mapping[str, Any]) -> Launch:
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     values = flattened(settings)
-    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # `min` takes the first of equals.
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # The first of equals wins below.
     launches = []
     for name in names:
         preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""Facts of this machine, mostly from environment variables: engine, folders, tracking store, device, threads.
+"""Facts of this machine, mostly from environment variables.
 
 A run's settings do not contain these facts, because several machines may work on the run.
 """
@@ -19,7 +19,7 @@ _DEBIAN_STOCKFISH: Final = "/usr/games/stockfish"  # Not on root's PATH.
 STORE: Final = "CHESS_GRPO_STORE"  # Store of outputs and records: a folder or `s3://BUCKET/PREFIX`.
 TASK: Final = "CHESS_GRPO_TASK"  # RUN/STEP/TASK; the flow sets it.
 BATCH_JOB: Final = "AWS_BATCH_JOB_ID"  # AWS Batch sets it.
-POD: Final = "METAFLOW_KUBERNETES_WORKLOAD"  # Metaflow sets it in a pod of Kubernetes.
+POD: Final = "METAFLOW_KUBERNETES_WORKLOAD"  # Metaflow sets it in Kubernetes.
 SECRETS: Final = "CHESS_GRPO_SECRETS"  # Names in AWS Secrets Manager, comma-separated; containers get the secrets as variables.
 MIRROR: Final = "CHESS_GRPO_WANDB"  # Copy of the metrics in Weights & Biases: OFF, OFFLINE or ONLINE.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -41,15 +41,15 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads, and engines at once: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
+    num_threads: int  # Torch's threads, and parallel engines: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
-    is_container: bool = False  # A container of AWS Batch or Kubernetes.
+    is_container: bool = False
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
     mirror: str = OFF  # CHESS_GRPO_WANDB.
 
     @classmethod
     def here(cls) -> Self:
-        """Raise MachineError if a variable is invalid or the user has no home folder."""
+        """Read the environment. Raises MachineError."""
         require_home()
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(
@@ -121,7 +121,7 @@ def is_container(environment: Mapping[str, str]) -> bool:
 
 
 def sqlite_address(file: Path) -> str:
-    """Quote a file for SQLAlchemy.
+    """Return a file's address for SQLAlchemy.
 
     >>> sqlite_address(Path("/what?/50%/mlflow.db"))
     'sqlite:////what%3F/50%25/mlflow.db'
@@ -141,7 +141,7 @@ def sqlite_file(tracking_uri: str) -> Path | None:
 
 
 def without_secrets(text: str) -> str:
-    """Keep only scheme, host, port and path of addresses in a text.
+    """Keep only scheme, host, port and path of addresses in a text. An SQLite address stays.
 
     >>> without_secrets("postgresql://me:S3cret@host/db?password=S3cret refuses")
     'postgresql://host/db refuses'

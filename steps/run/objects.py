@@ -14,7 +14,7 @@ from grpo.settings.types import S3_SCHEME
 _CONFLICTS: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 _ABSENT: Final = ("NoSuchKey", "404")  # 404 answers a HEAD request.
 _NUM_READS: Final = 3
-_CODE: Final = re.compile(r"An error occurred \((\w+)\)")
+_ERROR_CODE: Final = re.compile(r"An error occurred \((\w+)\)")
 _REMEDIES: Final = {
     "NoSuchBucket": "correct the bucket's name",
     "AccessDenied": "ask the bucket's owner for the rights that docs/aws.md lists, or use other credentials (AWS_PROFILE)",
@@ -43,6 +43,7 @@ class FolderObjects:
         return create_file(self._folder / key, data)
 
     def keys(self, prefix: str) -> list[str]:
+        """Return the sorted keys below `prefix`, which ends with a slash."""
         keys: list[str] = []
         for folder, subfolders, names in os.walk(self._folder / prefix):
             # Hidden folders have unfinished objects. `os.walk` does not enter a folder that is removed from its list.
@@ -63,7 +64,7 @@ class S3Objects:
         self._prefix = f"{prefix}/" if prefix else ""
         settings = botocore.config.Config(connect_timeout=20, read_timeout=60, retries={"mode": "standard"})
         with self._plain_errors(""):
-            # Threads share boto3's default session, which is not thread-safe.
+            # Threads share boto3's default session, which is not thread-safe, so this client has another.
             self._client = boto3.session.Session().client("s3", config=settings)
 
     def __str__(self) -> str:
@@ -91,15 +92,16 @@ class S3Objects:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data)
 
     def create(self, key: str, data: bytes) -> bool:
+        """Write an object unless it exists. Return whether it was written, or exists with equal content."""
         with self._plain_errors(key):
             try:
                 self._client.put_object(Bucket=self._bucket, Key=self._prefix + key, Body=data, IfNoneMatch="*")
             except _s3_errors() as error:
-                if _code(error) not in _CONFLICTS:
+                if _error_code(error) not in _CONFLICTS:
                     raise
             else:
                 return True
-        # If a write's answer is lost, botocore writes again and conflicts with itself: equal content means success.
+        # If a write's answer is lost, botocore writes again and conflicts with itself.
         return self.get(key) == data
 
     def delete(self, key: str) -> None:
@@ -126,7 +128,7 @@ class S3Objects:
         try:
             yield
         except _s3_errors() as error:
-            code = _code(error)
+            code = _error_code(error)
             if code in _ABSENT:
                 raise KeyError(key) from None
             remedy = _REMEDIES.get(code or type(error).__name__, _REMEDY)
@@ -140,7 +142,7 @@ def _s3_errors() -> tuple[type[Exception], ...]:
     return ClientError, BotoCoreError, Boto3Error
 
 
-def _code(error: Exception) -> str:
+def _error_code(error: Exception) -> str:
     """Return S3's error code, or "". An upload's error has the code only in its message."""
-    match = _CODE.search(str(error))
+    match = _ERROR_CODE.search(str(error))
     return "" if match is None else match[1]

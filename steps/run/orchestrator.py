@@ -8,8 +8,8 @@ from typing import Final
 from grpo.base.errors import PlainError
 from steps.run.machine import require_home
 
-_SECONDS: Final = (2.0, 3.0)  # Limits for connecting and for the answer.
-_MAX_REPLY: Final = 200  # Characters of the service's answer in a message.
+_SECONDS: Final = (2.0, 3.0)  # To connect, and to answer.
+_MAX_REPLY: Final = 200  # Characters in a message.
 
 
 class OrchestratorError(PlainError, RuntimeError):
@@ -41,7 +41,7 @@ def configuration(environment: Mapping[str, str]) -> str:
 
 
 def service() -> str:
-    """Return where Metaflow keeps metadata. Raises OrchestratorError if a service has no address, does not answer or reports an error."""
+    """Return a line: where Metaflow keeps metadata. Raises OrchestratorError if a service has no address or fails."""
     import requests
     from metaflow import metaflow_config
 

@@ -1,4 +1,4 @@
-"""Hashes or descriptions of the inputs that no step computes: engine, device, files, initial language model, default settings.
+"""Hashes or descriptions of the inputs that no step computes, such as the engine.
 
 A step's version, a hash of all that the output depends on, covers these inputs.
 """
@@ -28,13 +28,13 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
     boards = settings.boards
     files = find_files(boards.files) if boards.files else []
     excluded = {"judged positions": fingerprint_of_all(find_files(boards.exclude))} if boards.exclude else {}
-    # The dataset's rows contain the files' names.
+    # File names count, because the dataset's rows contain file names.
     sources = {f"file {file.name}": fingerprint(file) for file in files}
     return {"engine": str(identify(machine.stockfish))} | sources | excluded
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
-    """Return name -> default of the settings in a kind's section that `pretrain` does not read. The policy's folder has these defaults."""
+    """Return name -> default of the settings in a kind's section that `pretrain` does not read, but saves in the policy's folder."""
     section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
     fields = type(getattr(Settings(), section)).model_fields if section else {}
     return {name: field.default for name, field in fields.items() if not is_within(f"{section}.{name}", reads)}
@@ -54,7 +54,7 @@ def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG0
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """Pages show the defaults."""
+    """The defaults count, because pages show defaults."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 

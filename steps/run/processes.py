@@ -12,18 +12,18 @@ from grpo.base.processes import signal_when_parent_ends
 
 NO_RETRY: Final = 202  # Exit code after which Metaflow does not retry the task.
 RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last checkpoint (EX_TEMPFAIL of sysexits.h).
-# Token of the process that launched or resumed the run; on other machines the place instead, so that `state_of` is "unknown".
+# Variable with the token of the process that started or resumed the run. Tasks on other machines get an item of `PLACES` instead.
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
 PLACES: Final = ("batch", "kubernetes")  # Values of Metaflow's option `--with` for tasks on other machines.
-PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Id of the parent process.
-_ENDED: Final = 128 + signal.SIGTERM
+PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Variable with the parent process's id.
+_SIGTERM_CODE: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_token() -> str:
-    """Return this process's machine, boot, process namespace, id and start time; empty without /proc.
+    """Return this process's machine, boot, process namespace, id and start time, as words; empty without /proc.
 
     The start time tells processes with a reused id apart.
     """
@@ -35,7 +35,7 @@ def own_token() -> str:
 
 
 def state_of(token: str) -> Literal["alive", "gone", "unknown"]:
-    """Return whether a token's process lives; "unknown" for an empty token, another machine, or another namespace of this boot."""
+    """Return whether a token's process lives; "unknown" for "", an item of `PLACES`, another machine, or another namespace of this boot."""
     match token.split(), own_token().split():
         case [machine, boot, namespace, process, start], [own_machine, own_boot, own_namespace, _, _] if machine == own_machine:
             if boot != own_boot and not machine.endswith("/"):  # Without a machine id after "/", another boot may mean another machine.
@@ -72,5 +72,5 @@ def end_with_parent(*, unwinds: bool = False) -> None:
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    raise SystemExit(_ENDED)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # A second SIGTERM ends the process at once.
+    raise SystemExit(_SIGTERM_CODE)

@@ -1,10 +1,10 @@
 """Records of runs in the store, each written once.
 
 A task runs a step, or one part of a parallel step; an attempt is one try of a task. The launcher is the process that started or resumed the
-run. The launcher's token shows whether it still lives; on AWS Batch the token is empty.
+run. The launcher's token shows whether the launcher still lives; on AWS Batch and Kubernetes, the token is only `batch` or `kubernetes`.
 
 - `runs/RUN/start.json`: facts of the run.
-- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: an attempt. The latest has the highest NUMBER; clocks differ, so times do not order.
+- `runs/RUN/NUMBER.begun.json`, `NUMBER.ended.json`: an attempt. The highest NUMBER is the latest; clocks differ, so times do not count.
 - `marks/RUN/NUMBER.order`: the latest run has the highest NUMBER.
 - `marks/RUN/COUNT.MARK`: state after COUNT attempts. MARK is `over` (all attempts have ended), `stopped` (by the user), `published`
   (complete in the tracking store), or `reopened` (another attempt began; cancels the marks up to COUNT).
@@ -46,7 +46,7 @@ Seconds = Annotated[float, Field(gt=-1e11, lt=1e11)]  # Since 1970; milliseconds
 class OriginFacts(TypedDict):
     """The checkpoint that a run was resumed from."""
 
-    name: str  # The checkpoint's name, such as `17/400` or `smoke/peak`.
+    name: str  # Such as `17/400` or `smoke/peak`.
     run: Id
     step: int  # GRPO step; 0 is the pretrained policy.
 
@@ -62,7 +62,7 @@ class RunFacts(TypedDict):
     label: str  # Name in trackers.
     tags: dict[str, str]
     head: str  # Beginning of the trackers' description (Markdown).
-    texts: dict[FileName, str]  # The settings as typed, by file name.
+    texts: dict[FileName, str]  # File name -> text of settings, for trackers.
     origin: OriginFacts | None
     started: Seconds
     launcher: str  # Token.
@@ -116,7 +116,7 @@ class Attempt:
     store: Store = field(repr=False, compare=False)
 
     def end(self, status: Status, *, output: StepOutput | None = None, error: str = "", at: float = 0) -> "Attempt":
-        """Record the end, and return the ended attempt. `at`: seconds since 1970, or 0 for now. An existing record stays."""
+        """Record the end, unless it is recorded. Return the attempt as recorded. `at`: seconds since 1970, or 0 for now."""
         num_lines = 0 if status == "finished" else len(read_journal(self.store.progress(self.step, self.version)))
         facts = {"status": status, "ended": at or time.time(), "output": output, "error": error, "num_lines": num_lines}
         self.store.create(key := f"runs/{self.run}/{self.number:06d}{_ENDED}", facts)
@@ -125,7 +125,7 @@ class Attempt:
 
 @dataclass(kw_only=True, slots=True)
 class _Marks:
-    """Highest number of each mark of a run; -1 without the mark."""
+    """Highest NUMBER or COUNT of each mark of a run; -1 without the mark."""
 
     order: int = -1
     over: int = -1
@@ -157,18 +157,21 @@ class Run:
 
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts, earliest first. An attempt whose end is not recorded counts as killed if its task has a later attempt."""
+        """All attempts, earliest first.
+
+        An attempt counts as killed if the record of its end is damaged, or missing although the task has a later attempt.
+        """
         begun = self._store.read_all(self._begun, _BEGUN_FORM)
         ended = self._store.read_all(self._ended, _ENDED_FORM)
         later: dict[tuple[str, str], float] = {}
         attempts: list[Attempt] = []
         for key, facts in reversed(begun.items()):
-            number, end = int(key.rpartition("/")[2].removesuffix(_BEGUN)), key.replace(_BEGUN, _ENDED)
+            number, ended_key = int(key.rpartition("/")[2].removesuffix(_BEGUN)), key.replace(_BEGUN, _ENDED)
             attempt = Attempt(run=self.name, number=number, **facts, store=self._store)
-            if end in ended:
-                attempt = replace(attempt, **ended[end])
-            elif end in self._ended:
-                error = f"the record {end}, which says how it ended, is damaged"
+            if ended_key in ended:
+                attempt = replace(attempt, **ended[ended_key])
+            elif ended_key in self._ended:
+                error = f"the record of the attempt's end, {ended_key}, is damaged"
                 attempt = replace(attempt, status="killed", ended=attempt.started, error=error, num_lines=0)
             elif (attempt.step, attempt.part) in later:
                 attempt = replace(attempt, status="killed", ended=later[attempt.step, attempt.part], error=_LOST)
@@ -240,17 +243,17 @@ class Run:
 
     def set_published(self) -> None:
         if self.status != "running" and all(attempt.ended is not None for attempt in self.attempts):
-            self._set("published")
+            self._add_mark("published")
 
     def set_stopped(self) -> None:
-        self._set("stopped")
+        self._add_mark("stopped")
 
-    def _set(self, mark: str) -> None:
+    def _add_mark(self, mark: str) -> None:
         self._store.create(f"marks/{self.name}/{len(self._begun)}.{mark}", {})
 
     @property
     def failure(self) -> Attempt | None:
-        """Latest failed attempt, else latest killed one, of tasks that were not tried again."""
+        """Latest failed, else latest killed attempt, of tasks that were not tried again; None without any."""
         broken = [attempt for attempt in self.latest().values() if attempt.status in ("failed", "killed")]
         # After a failure, the scheduler kills the parallel tasks, so the failed attempt is the cause.
         return max(broken, key=lambda attempt: (attempt.status == "failed", attempt.number), default=None)
@@ -265,27 +268,27 @@ class Runs:
         marks = self._marks()
         if facts["run"] not in marks:
             self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})
-        self._store.create(_start(facts["run"]), facts)
+        self._store.create(_start_key(facts["run"]), facts)
 
     def begin(self, run: str, step: str, part: str, version: str) -> Attempt:
-        """Record that an attempt begins; reopen a run that was over, stopped or published."""
+        """Record that an attempt begins, and reopen a run that is over, stopped or published."""
         facts: dict[str, Any] = {"step": step, "part": part, "version": version}
         facts |= {"launcher": os.environ.get(LAUNCHER, ""), "started": time.time(), "task": os.environ.get(TASK, "")}
         number = sum(key.endswith(_BEGUN) for key in self._store.keys(f"runs/{run}/"))
         if (other_id := facts["task"].partition("/")[0]) not in ("", run):
-            self._store.create(_alias(other_id), {"run": run})
+            self._store.create(_alias_key(other_id), {"run": run})
         marks = self._marks(run).get(run, _Marks())
         if marks.is_over or marks.is_published or marks.is_stopped:
             self._store.create(f"marks/{run}/{max(marks.over, marks.stopped, marks.published)}.reopened", {})
         while not self._store.create(f"runs/{run}/{number:06d}{_BEGUN}", facts):
-            number += 1
+            number += 1  # Another process has taken the number.
         return Attempt(run=run, number=number, **facts, store=self._store)
 
     def all(self) -> list[Run]:
         """Return all runs, newest first. Runs with a damaged start record are left out with a warning."""
         keys: dict[str, list[str]] = {}
         for key in self._store.keys("runs/"):
-            keys.setdefault(_start(key.split("/")[1]), []).append(key)
+            keys.setdefault(_start_key(key.split("/")[1]), []).append(key)
         facts, marks = self._store.read_all(keys, _START_FORM), self._marks()
         runs = [Run(self._store, fact, keys[key], marks.get(key.split("/")[1], _Marks())) for key, fact in facts.items()]
         return sorted(runs, key=lambda run: run.order, reverse=True)
@@ -298,11 +301,11 @@ class Runs:
         return self._named([run for run, marks in self._marks().items() if not marks.is_published])
 
     def get(self, run: str) -> Run | None:
-        """Return the run with this first or later id; None if missing or damaged."""
+        """Return the run with this id, its first or from `resume`; None if missing or damaged."""
         if re.fullmatch(ID_PATTERN, run) is None:
             return None
-        if (facts := self._store.read_all([_start(run)], _START_FORM).get(_start(run))) is None:
-            alias = self._store.read_all([_alias(run)], _ALIAS_FORM).get(_alias(run))
+        if (facts := self._store.read_all([_start_key(run)], _START_FORM).get(_start_key(run))) is None:
+            alias = self._store.read_all([_alias_key(run)], _ALIAS_FORM).get(_alias_key(run))
             return None if alias is None or alias["run"] == run else self.get(alias["run"])
         if facts["run"] != run:
             return None
@@ -321,7 +324,7 @@ class Runs:
             if attempt.ended is None:
                 rows = read_journal(self._store.progress(attempt.step, attempt.version))
                 attempt.end("killed", error=error, at=rows[-1]["time"] / 1_000 if rows else attempt.started)
-        run._set("over")
+        run._add_mark("over")
         closed = self.get(run.name)
         assert closed is not None
         return closed
@@ -337,9 +340,9 @@ class Runs:
         return marks
 
 
-def _alias(run: str) -> str:
+def _alias_key(run: str) -> str:
     return f"aliases/{run}.json"
 
 
-def _start(run: str) -> str:
+def _start_key(run: str) -> str:
     return f"runs/{run}/start.json"

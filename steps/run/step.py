@@ -1,4 +1,4 @@
-"""Declaration of a pipeline step: `STEP` in the step's file, beside `body` and `card`.
+"""Declaration of a pipeline step: `STEP` in the step's file.
 
 - Version: hash of all that a step's output depends on.
 - Kind: `network` or `language` (`policy.kind`).
@@ -53,10 +53,10 @@ class Outside(StrEnum):
 class OfRun(StrEnum):
     """Facts of the run that are inputs of a step."""
 
-    CHECKPOINT = "checkpoint"  # The origin's.
-    CHAMPION = "champion"  # Registry's champion, the candidate's opponent.
+    CHECKPOINT = "checkpoint"  # The origin's checkpoint.
+    CHAMPION = "champion"  # The registry's champion, an opponent.
     ORIGIN = "origin"  # RUN/N: the origin and its checkpoint's GRPO step.
-    VERSIONS = "versions"  # Versions of the outputs of `inputs`.
+    VERSIONS = "versions"  # Versions of the outputs that `Step.inputs` names.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class Step:
     """The version covers the name, and the values of the declared settings and inputs."""
 
     name: str  # Name of the file, which has `body` (computes the output) and `card` (draws it).
-    says: str
+    says: str  # Sentence for trackers.
     reads: tuple[str, ...] = ()  # Sections and dotted names of settings. `body` gets no others.
     reads_kind: bool = False  # Also reads the section of the policy's kind, such as `[language]`.
     inputs: tuple[StepName, ...] = ()
@@ -74,7 +74,7 @@ class Step:
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
     pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
     headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run.
-    resources: Literal["training", "games", "others"] = "others"  # Row of `resources`, for AWS Batch.
+    resources: Literal["training", "games", "others"] = "others"  # Key of the settings `resources` (cores, memory, GPUs).
     is_inherited: bool = False  # A resumed run takes the origin's output, even if the code has changed.
     is_registered: bool = False  # The registry stores the output beside each peak.
 
@@ -95,6 +95,7 @@ class Step:
 
 
 def registered_steps() -> tuple[str, ...]:
+    # `start` and `end` have no `STEP`.
     return tuple(name for name in STEPS[1:-1] if step_of(name).is_registered)
 
 

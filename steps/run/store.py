@@ -2,7 +2,7 @@
 
 - Version: hash of all that a step's output depends on. Equal versions have equal outputs.
 - Output: folder `outputs/STEP/VERSION/` with a manifest (hash of each file). Outputs never change, so machines need no lock.
-- Progress: folder `progress/STEP/VERSION/`. The processes of a disk share the folder, so a process locks the version while it works.
+- Progress: folder `progress/STEP/VERSION/`. Processes with the same disk share the folder, so a process locks the version while it works.
 - Record: a small JSON object about a run.
 
 With S3, outputs and progress are in `Machine.home` and are copied to S3.
@@ -80,7 +80,7 @@ class Store:
         return f"{root}/outputs/{output['step']}/{output['version']}"
 
     def open(self, output: StepOutput) -> Path:
-        """Verify an output and return its folder; fetch it from S3 if needed. Raises CorruptError without a complete copy."""
+        """Verify an output and return its folder; fetch it from S3 if needed. Raises CorruptError if no copy is complete."""
         if self._verified(output["step"], output["version"], output["output_hash"]) is None:
             raise CorruptError(f"{self} has no complete copy of the output {output['output_hash'][:12]} of {output['step']}")
         return self.folder(output["step"], output["version"])
@@ -133,7 +133,7 @@ class Store:
         try:
             with atomic_folder(folder) as new_folder:
                 self._copies.fetch(prefix, manifest, new_folder)
-                _set_aside(folder)
+                _set_aside(folder)  # `atomic_folder` does not replace a folder.
         except CorruptError as error:
             print(f"{manifest['step']}: WARNING: {error}; this copy is passed over", flush=True)
             return False
@@ -177,7 +177,7 @@ class Making:
         self._store, self._step, self._version = store, step, version
         self._copy, self._number, self._saved_hashes = "", 0, set[str]()
         self.progress = store.progress(step, version)
-        was_local = store.folder(step, version).exists()
+        was_local = store.folder(step, version).exists()  # Before `_verified`, which may download the output.
         manifest = store._verified(step, version)
         self.output = None if manifest is None else _output(manifest)  # None until the output is stored.
         if manifest is not None:

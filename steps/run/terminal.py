@@ -13,7 +13,7 @@ _MIN_UNITS: Final = 5  # Fewer give no estimate, because the first unit's time i
 
 
 class Pace:
-    """Estimates the time left from the mean speed since the work began, or began again with a lower `done`."""
+    """Estimates the time left from the mean speed since the first call, or since `done` last fell."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
@@ -55,6 +55,8 @@ def duration(seconds: float) -> str:
 
 
 class TerminalSink:
+    """`shown`: names of metrics."""
+
     def __init__(
         self, step: str, shown: Iterable[str], say: Callable[[str], None], after: Callable[[], float | None] = lambda: None
     ) -> None:
@@ -68,14 +70,14 @@ class TerminalSink:
         self._say(f"{self._step}: {text}")
 
     def log(self, record: Record) -> None:
-        """Print each event's first occurrence, and each finding. Progress lines count the repetitions."""
+        """Print each event's first occurrence, and each finding of the diagnosis. Progress lines count the repetitions."""
         self._numbers |= {name.partition("/")[2]: record.metrics[name] for name in self._shown if name in record.metrics}
         for event in record.events:
             if event.name in self._events:
                 self._events[event.name] += 1
                 continue
             self.say(f"step {record.step:,}: {event.name}: {event.message}")
-            if event.name != FINDING:  # Findings differ.
+            if event.name != FINDING:  # Findings share a name, but differ.
                 self._events[event.name] = 0
 
     def progress(self, done: int, total: int, unit: str) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from steps import STEPS
 from steps.run.records import Run
 
-# Seconds on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`, so it adds no time.
+# Seconds on two cores (docs/results.md); only ratios count. `calibrate` runs beside `pretrain`, so `calibrate` adds no time.
 _MEASURED_SECONDS: Final = {
     "build_boards": 95.0,
     "join_boards": 5.0,
@@ -51,6 +51,6 @@ def _computed(run: Run) -> dict[str, float]:
     longest: dict[str, float] = {}
     for attempt in run.latest().values():
         if attempt.step in _MEASURED_SECONDS and attempt.output is not None and not attempt.output["reused"] and attempt.ended is not None:
-            # Not below 0, although the clock may be set back.
+            # The clock may be set back.
             longest[attempt.step] = max(longest.get(attempt.step, 0.0), attempt.ended - attempt.started)
     return longest

@@ -15,7 +15,7 @@ from grpo.settings.tree import PolicyConfig
 from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
-LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"  # Locked packages.
+LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
 CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable: the launcher's CodeFacts (JSON), for containers without git.
 
 

@@ -1,10 +1,10 @@
-"""Interface of a step's body, the function that computes the output: settings, inputs, folder to fill, and the journal.
+"""Interface of a step's body, the function that computes the output.
 
 The journal, `aside/journal.jsonl` in the progress folder, has one line per record (metrics and events), with time and hash. After a kill,
 the journal is cut back to the last checkpoint, and the step logs the later records again, with the original times. So trackers can log each
 line once, by its number.
 
-The history, `history.jsonl`, has the records without times. The output's hash covers the history, not the journal.
+The history, `history.jsonl`, has the records that are not aside, without times. The output's hash covers the history, not the journal.
 """
 
 import json
@@ -65,9 +65,9 @@ class Work:
     of_run: Mapping[OfRun, Path] = field(default_factory=dict)  # Folders of checkpoint and champion, if they exist.
     parts: Sequence[Path] = ()  # Outputs of the joined parallel tasks.
     part: Part = Part(number=0, count=1)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # `settings`: the version's settings; input -> hash.
+    facts: Mapping[str, Any] = field(default_factory=dict)  # `settings` -> settings in the version; input -> hash.
     progress_folder: Path  # Survives a kill; contains the journal.
-    listeners: tuple[Listener, ...] = ()  # After a kill they get earlier records again.
+    listeners: tuple[Listener, ...] = ()
     say: Callable[[str], None] = print
     saved: Callable[[], None] = lambda: None  # Called after each save of progress.
     observe: Callable[[Record], tuple[Event, ...]] = lambda _: ()  # Returns further events for the listeners.
@@ -84,7 +84,7 @@ class Work:
         return torch_device(self.machine)
 
     def log(self, record: Record, *, is_aside: bool = False) -> None:
-        """Append a record to the journal. The history has no records that are aside, such as times, which differ between equal runs."""
+        """Append a record to the journal. `is_aside`: the record, such as a time, differs between equal runs; the history leaves it out."""
         refuse_undeclared(record)
         if self._old_times is None:
             self.go_on_after(-1)
@@ -99,11 +99,11 @@ class Work:
             listener.progress(done, total, unit)
 
     def history(self) -> tuple[Record, ...]:
-        """Return the records, also from before a kill, without those aside."""
+        """Return the records that are not aside, also from before a kill."""
         return tuple(record_of(row["record"]) for row in self._rows if not row["aside"])
 
     def go_on_after(self, step: int) -> None:
-        """After a kill, keep the records up to this step (-1: none), and send them to the listeners."""
+        """Cut the journal after this step (-1: all); send the kept records to the listeners. A resuming body calls this before `log`."""
         old_rows = self._rows
         self._rows = list(takewhile(lambda row: row["record"]["step"] <= step, old_rows))
         self._old_times = deque(row["time"] for row in old_rows[len(self._rows) :])

@@ -24,17 +24,17 @@ os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-# Hides tracebacks, whose exceptions are raised too, and the progress of a database's creation.
+# These loggers print a database's creation, and tracebacks of exceptions that are raised too.
 for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNING, "sqlalchemy.pool": logging.CRITICAL}.items():
     logging.getLogger(_name).setLevel(_level)
 
 EXPERIMENT: Final = "chess-grpo"
-RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id and the start time, because each machine's ids begin at 1.
+RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id, which two machines may give, and the start time.
 CHILD: Final = "chess_grpo.child"  # Tag of a child (a step): PARENT'S TAG/STEP/PART. Tag of a registered version: PARENT'S TAG/ROLE.
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
-_CLOUDS: Final = ("s3", "gs", "wasbs", "abfss")
-# Accounts, which MLflow and databases' drivers send to any server.
+_CLOUD_SCHEMES: Final = ("s3", "gs", "wasbs", "abfss")
+# Variables with accounts, which MLflow and databases' drivers send to any server.
 _SERVER_ACCOUNTS: Final = (
     *("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_AUTH"),
     *("MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
@@ -51,7 +51,7 @@ class TrackingStore:
 
     @classmethod
     def of_run(cls, belongs_to: str, machine: Machine) -> "TrackingStore":
-        """Return the store at `belongs_to`, an address without secrets. This machine's account is used only for its own store.
+        """Return the store at `belongs_to`, an address without secrets. This machine's account is used only for `machine.tracking_uri`.
 
         Raises TrackingAwayError if another store's SQLite file is missing, or if the account would be sent to another store.
         """
@@ -68,12 +68,12 @@ class TrackingStore:
         return store
 
     def refuse_foreign_place(self, address: str) -> None:
-        """Raise TrackingRefusedError unless `address` is in the server, cloud storage, or (without a remote server) a folder."""
+        """Raise TrackingRefusedError unless `address` is in the server, in cloud storage, or, if no server is remote, a folder."""
         files, server = urlsplit(address), urlsplit(self._uri)
         is_server = server.scheme in ("http", "https")
         is_local = files.scheme in ("", "file") and files.netloc in ("", "localhost")
         is_in_server = files.scheme == "mlflow-artifacts" and files.netloc in ("", server.netloc.rpartition("@")[2])
-        if files.scheme in _CLOUDS or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
+        if files.scheme in _CLOUD_SCHEMES or is_in_server or (is_local and (not is_server or server.hostname in LOOPBACK)):
             return
         # A remote server could otherwise use this machine's folders, or make this machine send the account to another host.
         raise TrackingRefusedError(
@@ -83,7 +83,7 @@ class TrackingStore:
 
     @property
     def exists(self) -> bool:
-        """False for a missing SQLite file, which connecting would create."""
+        """False for a missing SQLite file, which `client` would create."""
         return self._file is None or self._file.is_file()
 
     @cached_property
@@ -105,6 +105,7 @@ class TrackingStore:
 
 
 def _account(address: str) -> str:
+    """Return the names of the account's variables, or the account's file, or ""."""
     is_server = address.startswith(("http://", "https://"))
     names = [name for name in (_SERVER_ACCOUNTS if is_server else _DATABASE_ACCOUNTS) if os.environ.get(name)]
     return ", ".join(names) or (str(_CREDENTIALS) if is_server and _CREDENTIALS.expanduser().exists() else "")

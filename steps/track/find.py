@@ -50,13 +50,13 @@ class EmptyRegistryError(NotFoundError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPolicy:
-    """A policy on this machine; files in a manifest were verified."""
+    """A policy on this machine. Files that a manifest lists were verified."""
 
     folder: Path
     run: str  # Metaflow's id, or the folder's name.
     policy_step: int | None  # GRPO step; 0 is the pretrained policy, None is unknown.
     record: Run | None = field(default=None, compare=False)  # None if unknown.
-    strength: str = ""  # What an exported policy's folder says of its strength.
+    strength: str = ""  # Text about strength, from an exported policy's folder.
 
     def __str__(self) -> str:
         return self.run if self.policy_step is None else f"step {self.policy_step:,} of run {self.run}"
@@ -74,7 +74,7 @@ class NamedPolicy:
     run: Run | None  # None if the run is not in this store.
     policy_step: int
     output: StepOutput | None  # None if only MLflow has the files.
-    part: str  # Policy's folder in the output (`champion`, `peak`), or "".
+    part: str  # Policy's folder in the output (such as `champion`), or "".
     version: "Version | None" = None  # Set if the name was an alias or a version.
 
     def fetch(self, machine: Machine) -> FoundPolicy:
@@ -188,7 +188,7 @@ def kept_checkpoint(manifest: dict[str, Any], step: str) -> tuple[int, str]:
 
 def _registered(name: str, preset: str, machine: Machine) -> NamedPolicy:
     from grpo.settings.tree import DEFAULT_PRESET
-    from steps.track import registry  # MLflow takes seconds to import.
+    from steps.track import registry
 
     versions = registry.named(name, machine)
     preset = preset or (next(iter(versions)) if len(versions) == 1 else DEFAULT_PRESET)

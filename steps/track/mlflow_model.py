@@ -30,7 +30,10 @@ _EXAMPLES: Final = (
 
 
 def write_model(files: Path, folder: Path) -> None:
-    """Write a policy's MLflow model to a new `folder`. The model loads `policy` of `files`, and only stores the other folders."""
+    """Write a policy's MLflow model to a new `folder`, and the library beside it.
+
+    The model loads the folder `policy` of `files`, and only stores the other folders.
+    """
     library = folder.with_name(LIBRARY)
     write_archive(_LIBRARY, library)
     needs = (*_NEEDS, *KINDS[policy_kind(files / POLICY)].packages)

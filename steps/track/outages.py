@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 from grpo.base.errors import PlainError
 from steps.run.machine import without_secrets
 
-# MLflow's codes of refusals. BAD_REQUEST is none, because MLflow also uses it for passing errors of its database.
+# MLflow's codes of refusals, without BAD_REQUEST, which MLflow also uses for temporary errors of a database.
 _REFUSALS: Final = (
     *("INVALID_PARAMETER_VALUE", "INVALID_STATE"),
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # Begin of MLflow's message if no MLflow server answered.
+_NOT_FROM_MLFLOW: Final = "API request to"  # Beginning of MLflow's message if no MLflow server answered.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
-_PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")
+_PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_MAX_CHARACTERS: Final = 200  # Longest quote of a server's answer in a message.
-# Words of an outage in another server's JSON, because MLflow's message about such JSON has no HTTP status.
+_MAX_CHARACTERS: Final = 200  # Longest quote in a message.
+# MLflow's message about another server's JSON, such as a proxy's, has no HTTP status, so these words mark an outage.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -46,7 +46,7 @@ class TrackingAwayError(PlainError, RuntimeError):
 
 
 class TrackingRefusedError(TrackingAwayError):
-    """The tracking store refuses the data; a retry does not help."""
+    """The tracking store refuses the data."""
 
     may_pass = False
 
@@ -82,7 +82,7 @@ def address_fault(address: str) -> str:
 
 
 def proxy_of(address: str) -> str:
-    """Return an address's proxy and the proxy's environment variable, or ""."""
+    """Return a text with an address's proxy and the proxy's variable, or ""."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -102,6 +102,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
+    """Return what is wrong with address or account, or "". `text`: the error's message."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
@@ -115,7 +116,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
     words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
     if code in _WRONG_ACCOUNT or number in ("401", "403", "407"):
         return f"does not accept the account ({number or code}: {words}): {_remedy(store, number or code, words, is_own=is_own)}"
-    response = getattr(error, "json", None)  # RestException has this attribute.
+    response = getattr(error, "json", None)  # Only RestException has `json`, the answer.
     if response is not None:
         is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:

@@ -1,7 +1,7 @@
 """Logs runs to MLflow from run records and step journals (one line per record of metrics). No row is logged twice.
 
 - A run has one parent run in MLflow. Each step, and each parallel part of a step, has one child run, for all attempts (tries of a task).
-- A row is one value of a metric. Metric name and step number identify it: databases round values, and a restarted step logs new times.
+- A row is one value of a metric. Metric name and step number identify a row: databases round values, and restarted steps may log new times.
 - A process reads the rows in MLflow before it first sends rows, after a failed call, and before an attempt counts as logged.
 """
 
@@ -43,11 +43,11 @@ _PARENT: Final = "mlflow.parentRunId"
 _RUN_NAME: Final = "mlflow.runName"
 _LONGEST_TAG: Final = 7_500  # Characters; MLflow's limit is 8,000.
 _METRICS_PER_CALL: Final = 500  # MLflow takes 1,000; a call costs 28 ms for any number.
-# Maximum numbers of characters in MLflow's columns.
+# Characters in MLflow's columns.
 _LONGEST_DIGEST: Final = 36
 _LONGEST_NAME: Final = 500
 SECONDS: Final = 30.0  # Longest wait when a run starts, ends or is listed.
-Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task) -> (metric, step) of the rows in MLflow.
+Known = dict[tuple[str, str], set[tuple[str, int]]]  # (MLflow run, task's key) -> (metric, step) of the rows in MLflow.
 
 
 def publish(run: Run, store: Store, machine: Machine, *, task: tuple[str, str] | None = None, known: Known | None = None) -> str:
@@ -92,7 +92,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """Runs of a store that does not answer get its reason without a request, which would take seconds."""
+    """If a store does not answer, its later runs get the same reason without a request, which would take seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -136,15 +136,15 @@ class _View:
         if (joined := run.output_of("join_boards")) is not None:
             with self._noting_problems(f"the dataset of run {run.name}"):
                 self._log_dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
-        for name, attempt in run.latest().items():
-            if task in (None, name) and attempt.step not in (STEPS[0], STEPS[-1]):
+        for own_task, attempt in run.latest().items():
+            if task in (None, own_task) and attempt.step not in (STEPS[0], STEPS[-1]):
                 with self._noting_problems(f"the step {attempt.step}"):
                     self._log_attempt(attempt, parent)
         self._set_status(parent, run.status, run.ended)
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Runs that end together register in turn, so each is compared with the earlier ones' policies.
+            # Runs that end together register in turn, so each is compared with the policies registered before.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -152,6 +152,7 @@ class _View:
 
     @contextmanager
     def _noting_problems(self, what: str) -> Iterator[None]:
+        """Note a refusal or a damaged file, and go on. An outage ends `publish`."""
         try:
             with failures_of(self._run.facts["tracking"], what):
                 yield
@@ -173,33 +174,33 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        declared, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
+        step, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
         if child.data.tags.get(_LOGGED) == str(attempt.number) and not self._again:
             return
         rows, is_over = journal_of(attempt, self._store), attempt.ended is not None
-        variant = declared.variant(self._run.facts["settings"]["policy"]["kind"])
+        variant = step.variant(self._run.facts["settings"]["policy"]["kind"])
         curves = MAIN_CURVES if attempt.step == "finetune" else ()
-        parent_names = set(map(tracked_name, (*declared.headlines, *variant.headlines, *curves)))
+        parent_names = set(map(tracked_name, (*step.headlines, *variant.headlines, *curves)))
         metrics = _metrics(rows)
         parent_metrics = [metric for metric in metrics if metric.key in parent_names]
         self._send_metrics(parent_metrics, parent, key, parent.data.metrics.keys() & parent_names, ask_store=is_over)
         self._send_metrics(metrics, child, key, child.data.metrics.keys(), ask_store=is_over)
         self._set_status(child, attempt.status, attempt.ended)
-        tags |= {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(declared, attempt)}
+        tags |= {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(step, attempt)}
         if attempt.output is not None:
-            self._send_pages(child, attempt.output, declared.pages)
+            self._send_pages(child, attempt.output, step.pages)
             tags |= {"chess_grpo.output_hash": attempt.output["output_hash"], "chess_grpo.reused": str(attempt.output["reused"])}
-        # Tags the parent's id again, because an earlier attempt's parent may have been a deleted duplicate.
+        # `tags` repeats the parent's id, because an earlier attempt's parent may have been a deleted duplicate.
         self._describe(child, tags | ({_LOGGED: str(attempt.number)} if is_over else {}))
 
-    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, task: str, names: Iterable[str], *, ask_store: bool) -> None:
+    def _send_metrics(self, metrics: Sequence[Metric], logged: Logged, key: str, names: Iterable[str], *, ask_store: bool) -> None:
         run_id = logged.info.run_id
-        if ask_store or (run_id, task) not in self._known:
+        if ask_store or (run_id, key) not in self._known:
             histories = (self._client.get_metric_history(run_id, name) for name in names)
-            self._known[run_id, task] = {(metric.key, metric.step) for history in histories for metric in history}
-        known = self._known[run_id, task]
+            self._known[run_id, key] = {(metric.key, metric.step) for history in histories for metric in history}
+        known = self._known[run_id, key]
         new = [metric for metric in metrics if (metric.key, metric.step) not in known]
         for start in range(0, len(new), _METRICS_PER_CALL):
             self._client.log_batch(run_id, metrics=new[start : start + _METRICS_PER_CALL])
@@ -213,7 +214,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Create the run if it is missing. Of several processes' runs, the smallest id is kept."""
+        """Create the run if it is missing. If several processes have created it, the smallest id is kept."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})

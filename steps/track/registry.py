@@ -1,8 +1,8 @@
 """MLflow's registry: one model per preset, `chess-policy-PRESET`, with the aliases `champion` and `peak`.
 
 A finished run registers its champion (the policy to play) and its peak (the checkpoint to resume from). A champion becomes `champion` if
-there is none, or if it beat the current one in games. A peak's score is against the run's initial (pretrained) policy; its lower bound is
-of a 95 % interval. A peak becomes `peak` if
+there is none, or if it beat the current one in games. A peak's score, in points per game, is against the run's initial (pretrained) policy;
+the lower bound is of the score's 95 % interval. A peak becomes `peak` if
 - the interval is not entirely below 0.5, the score of equal policies,
 - no other peak with the same initial policy has a better lower bound, or is older with an equal one (a peak without games has the worst),
 - it has played games, or there is no current peak with the same initial policy, and
@@ -106,7 +106,7 @@ class Version:
     output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
-    weights: str = ""  # Hash; empty for a peak that is neither initial policy nor candidate.
+    weights: str = ""  # Hash; empty for a peak that is neither initial policy nor in confirmation games.
     initial_weights: str = ""  # Hash.
     # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
@@ -115,7 +115,7 @@ class Version:
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
-    """Return preset -> version with the name (an alias, or such as `v7`); a ForeignError for a version that this code cannot read.
+    """Return preset -> version called `name` (an alias, or such as `v7`), as a ForeignError if this code cannot read the version.
 
     Raises TrackingAwayError.
     """
@@ -196,17 +196,17 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
     for step, step_version in origin["versions"].items():
         source = folder / "origin" / step
         facts = of_output(verified_manifest(source), step, step_version, source)
-        outputs[step] = _stored(store, step, step_version, facts, {".": source})
+        outputs[step] = _store_output(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
-        # The output has only the peak's checkpoint, whose hash gives the version.
+        # The output has only the peak's checkpoint, so the version is the beginning of the checkpoint's hash.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
-        outputs["finetune"] = _stored(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
+        outputs["finetune"] = _store_output(store, "finetune", output_hash[:24], facts, {checkpoint: folder / "policy"})
     return origin["settings"], outputs, {str(name): text for name, text in origin["known"].items()}
 
 
-def _stored(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
+def _store_output(store: Store, step: str, version: str, facts: Mapping[str, Any], folders: Mapping[str, Path]) -> StepOutput:
     """Create a missing output. `folders`: path in the output -> folder to copy."""
     with store.making(step, version) as making:
         if making.output is None:
@@ -240,7 +240,7 @@ def register(run: Run, results: Results, store: Store, tracking: TrackingStore, 
                 await_creation_for=0,  # Nothing is copied, so creation is immediate.
             )
             entries = client.search_model_versions(condition)
-        # Two machines at once, or a late request, make double versions.
+        # Two machines at once, or a late request, make two versions: the first stays.
         first, *doubles = sorted(entries, key=lambda entry: int(entry.version))
         for double in doubles:
             client.delete_model_version(model, double.version)
@@ -267,7 +267,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
-    """Log a model with, for a peak, the outputs that a resumed run needs."""
+    """Log a model; a peak's model has the outputs that a resumed run needs. Return address, and hash of the files' hashes."""
     from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
 
     selected, path = run.output_of("select"), f"policies/{role}"

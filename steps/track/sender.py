@@ -1,6 +1,6 @@
 """Sends a step's journal (one line per record of metrics) to a tracker, MLflow or W&B, while the step works.
 
-An attempt is one try of a task.
+An attempt is one try of a step's task.
 """
 
 import threading

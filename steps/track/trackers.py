@@ -37,7 +37,7 @@ def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     try:
         yield
     finally:
-        for sender in senders:  # Before the first `finish` waits.
+        for sender in senders:  # All at once, before the first `finish` waits.
             sender.is_over.set()
         for sender in senders:
             sender.finish()

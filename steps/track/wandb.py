@@ -58,7 +58,7 @@ class _Mirror:
                 logged.finish(exit_code=0 if attempt.status == "finished" else 1)
                 is_closed = True
             finally:
-                if not (is_closed or logged.offline):
+                if not (is_closed or logged.offline):  # `finish` failed.
                     command = f"wandb sync --no-skip-online {shlex.quote(logged.settings.sync_dir)}"
                 else:
                     command = self._upload_command() if attempt.status != "finished" or attempt.step == STEPS[-2] else ""
@@ -105,6 +105,6 @@ class _Mirror:
         except (wandb.errors.CommError, wandb.errors.UsageError):
             wandb.teardown()  # W&B's service still holds the run that failed to begin.
             logged = wandb.init(**arguments, mode="offline")
-        # W&B's own step is the line's number, because it must increase with every row.
+        # Charts show the record's step. W&B's own step must rise with every row, so it is the line's number.
         logged.define_metric("*", step_metric="step")
         return logged

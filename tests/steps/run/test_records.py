@@ -184,7 +184,7 @@ def test_an_attempt_whose_end_cannot_be_read_counts_as_killed_and_says_which_rec
     runs._store._objects.create("runs/1/000000.ended.json", b"{}")
     [closed] = runs.close_gone()
     assert (closed.status, closed.failed_step) == ("killed", "finetune")
-    assert closed.error == "the record runs/1/000000.ended.json, which says how it ended, is damaged"
+    assert closed.error == "the record of the attempt's end, runs/1/000000.ended.json, is damaged"
     closed.set_published()
     assert runs.unpublished() == []
 
