@@ -66,7 +66,7 @@ class AllMoves(NetworkProblem):
 
 
 class CrossEntropy(AllMoves):
-    """The loss is KL(target || policy) alone; the target, softmax(value / tau + power * ln start), takes the reference's place."""
+    """The loss with `OnlyTargets` is KL(target || policy). The target is softmax(value / tau + power * ln start), not the reference."""
 
     def __init__(self, *args: Any, tau: float, power: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,6 +84,8 @@ class CrossEntropy(AllMoves):
 
 
 class OnlyTargets(Control):
+    """Leaves only KL(reference || policy) in the loss."""
+
     def knobs(self, step: int) -> Knobs:
         return replace(super().knobs(step), entropy_coefficient=0.0, kl_coefficient=0.0, recovery_coefficient=1.0)
 
@@ -94,11 +96,11 @@ METHODS: Final[dict[str, Any]] = {
     GRPO: (NetworkProblem, Control, {}),
     "exact gradient over all moves": (AllMoves, Control, {}),
     **{f"cross-entropy to softmax(value / {tau})": (partial(CrossEntropy, tau=tau), OnlyTargets, {}) for tau in (0.03, 0.01, 0.1)},
-    # Maximizes value + 0.025 * entropy - 0.03 * KL(policy || start), the coefficients at the end of a default run.
+    # The target maximizes value + 0.025 * entropy - 0.03 * KL(policy || start), with the coefficients at the end of a default run.
     "cross-entropy to start^0.55 * softmax(value / 0.055)": (partial(CrossEntropy, tau=0.055, power=0.55), OnlyTargets, {}),
     **{f"GRPO, G = {size}": (NetworkProblem, Control, {"group_size": size}) for size in (4, 8, 64)},
 }
-"""Name -> problem, control, changed settings; with changed settings, regret only."""
+"""Name -> problem, control, changed settings. Methods with changed settings play no games."""
 
 
 class Experiment:
@@ -124,6 +126,7 @@ class Experiment:
         self._start_games = self._ladder_games(self._start)
 
     def states(self, step: int) -> States:
+        """The problem takes `self` as its dataset."""
         number, step_of_round = divmod(step, self._config.self_play_steps)
         order, images = ("own_games", number, "order"), ("own_games", number, "reflection")
         own = states_of_step(self._rounds[number], step_of_round, self._num_own, seed=self._seed, order=order, images=images)
@@ -164,7 +167,7 @@ def plays(name: str) -> bool:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The second regret is the difference from GRPO; the second interval is between seeds."""
+    """After a regret comes its difference from GRPO; `seeds` marks an interval between runs."""
     yield "| method | seeds | CPU time | regret of best moves | of sampled moves | own start | ladder gain |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     grpo = {row["run"]: row for row in rows if row["method"] == GRPO}
