@@ -128,7 +128,7 @@ class FieldNotesController(Controller):
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         settings = self._settings
         if entropy < settings.entropy_critical:
-            return _stopped(
+            return _stop_decision(
                 f"entropy at step {step} is {entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
                 f" {settings.entropy_critical:g}; one such step stops the run"
             )
@@ -142,10 +142,11 @@ class FieldNotesController(Controller):
         return "", (Event("entropy_boost", f"step {step:,}: {floor}, so {values} now"),)
 
     def _boosted(self) -> dict[str, float]:
-        entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
+        knobs, max_coefficient = self.state["knobs"], self._settings.max_entropy_coefficient
+        entropy_coefficient, temperature = knobs["entropy_coefficient"], knobs["temperature"]
         return {
-            "entropy_coefficient": max(entropy, min(entropy * _NOTES_ENTROPY_FACTOR, self._settings.max_entropy_coefficient)),
-            "kl_coefficient": kl * _NOTES_KL_FACTOR,
+            "entropy_coefficient": max(entropy_coefficient, min(entropy_coefficient * _NOTES_ENTROPY_FACTOR, max_coefficient)),
+            "kl_coefficient": knobs["kl_coefficient"] * _NOTES_KL_FACTOR,
             "temperature": max(temperature, min(temperature + _NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE)),
         }
 
@@ -182,7 +183,7 @@ class CriticalEntropyController(Controller):
 
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)  # None: not in a recovery.
-        self._critical, self._recovery = config.critical_entropy, config.recovery
+        self._critical_entropy, self._recovery = config.critical_entropy, config.recovery
 
     @property
     def mean_entropy(self) -> float:
@@ -197,7 +198,7 @@ class CriticalEntropyController(Controller):
         state = self.state
         state["entropies"] = [*state["entropies"], entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
-        is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
+        is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical_entropy
         if state["steps_recovering"] is not None:
             state["steps_recovering"] += 1
             steps = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
@@ -207,7 +208,7 @@ class CriticalEntropyController(Controller):
                 return "", (Event("recovery_ended", f"{steps} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
-            return _stopped(
+            return _stop_decision(
                 f"{steps} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise grpo.learning_rate, or begin at an"
                 " earlier checkpoint"
             )
@@ -215,11 +216,11 @@ class CriticalEntropyController(Controller):
             return _GO_ON
         message = (
             f"at step {step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
-            f" grpo.critical_entropy = {self._critical:g}"
+            f" grpo.critical_entropy = {self._critical_entropy:g}"
         )
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             recovered = "" if self._recovery == "stop" else f", after {state['num_recoveries']} recoveries"
-            return _stopped(
+            return _stop_decision(
                 f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and begin at an earlier checkpoint"
             )
         state["num_recoveries"] += 1
@@ -262,12 +263,12 @@ class Control:
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
         """Schedules begin after `first_step` rollouts of an earlier run. The KL coefficient rises linearly over `kl_warmup_steps`."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
-        self._critical = CriticalEntropyController(config)
+        self._critical_controller = CriticalEntropyController(config)
         # No two controllers set the same knob; the first stop ends `observe`.
         self._controllers: dict[str, Controller] = {
             "entropy": entropy_controller(config),
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
-            "critical": self._critical,
+            "critical": self._critical_controller,
         }
         # Number of steps, and of steps that left each controller at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
@@ -313,12 +314,12 @@ class Control:
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:
-        return self._critical.mean_entropy
+        return self._critical_controller.mean_entropy
 
     def metrics(self) -> dict[str, float]:
         steps = max(self._counts["steps"], 1)
         fractions = {f"control/{name}_saturated": self._counts[name] / steps for name in ("entropy", "kl")}
-        return {**fractions, "control/recoveries": float(self._critical.state["num_recoveries"])}
+        return {**fractions, "control/recoveries": float(self._critical_controller.state["num_recoveries"])}
 
     def state(self) -> dict[str, Any]:
         states = {name: controller.state for name, controller in self._controllers.items()}
@@ -330,7 +331,7 @@ class Control:
         self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])
 
 
-def _stopped(message: str) -> Decision:
+def _stop_decision(message: str) -> Decision:
     return message, (Event("entropy_critical", message),)
 
 

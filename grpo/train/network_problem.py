@@ -168,7 +168,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
     starts = [decode(row) for row in states.positions.encodings.numpy() for _ in range(group_size)]
     moves = _moves_of(states.positions.action_ids.repeat_interleave(group_size, 0), columns_BG.flatten(), starts)
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
-    rewards = _changes(states, columns_BG)
+    rewards = _relative_values(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
     # An initial state counts once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
@@ -179,17 +179,17 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
             games = _played(games, dict(zip(games, _moves_of(positions.action_ids, columns[:, 0], [*games.values()]), strict=True)))
         # A single legal move is played, but not trained on.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
-        free = {number: board for number, board in games.items() if number not in next_moves}
-        reached, kept_indices = valued_states([*free.values()], values) if free else (None, [])
-        num_dropped += len(free) - len(kept_indices)
+        with_choice = {number: board for number, board in games.items() if number not in next_moves}
+        reached, kept_indices = valued_states([*with_choice.values()], values) if with_choice else (None, [])
+        num_dropped += len(with_choice) - len(kept_indices)
         if reached is not None:
-            numbers = [[*free][index] for index in kept_indices]
+            numbers = [[*with_choice][index] for index in kept_indices]
             # Each trajectory has its own random number, so its move does not depend on which others have ended.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
-            rewards = _changes(reached, columns)
-            advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
+            rewards = _relative_values(reached, columns)
+            advantages = _ply_advantages(rewards, torch.tensor(numbers), count, group_size)
             plies.append(_batch(reached, old, columns, rewards, advantages, temperature=sampler.temperature))
-            boards = [free[number] for number in numbers]
+            boards = [with_choice[number] for number in numbers]
             next_moves |= zip(numbers, _moves_of(reached.positions.action_ids, columns[:, 0], boards), strict=True)
         games = _played({number: board for number, board in games.items() if number in next_moves}, next_moves)
     return replace(joined(plies), num_dropped=num_dropped)
@@ -211,11 +211,11 @@ def _batch(
     )
 
 
-def _changes(states: States, columns_BM: Tensor) -> Tensor:
+def _relative_values(states: States, columns_BM: Tensor) -> Tensor:
     return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding's 0 is never above the maximum.
 
 
-def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
+def _ply_advantages(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
     """Return the advantages of the trajectories `numbers_N`, [N, 1]. A board's `size` successive numbers are a group."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)

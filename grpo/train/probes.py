@@ -50,8 +50,8 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     # With `num_own_moves` above 1, later states have one sampled move, so they count in no group metric.
     is_group = (is_real.sum(1) > 1).cpu()
 
-    def entropy(rows: Tensor) -> float:
-        return ((columns["entropy"][rows] * weight[rows]).sum() / weight[rows].sum()).item()
+    def entropy(is_chosen: Tensor) -> float:
+        return ((columns["entropy"][is_chosen] * weight[is_chosen]).sum() / weight[is_chosen].sum()).item()
 
     move_weights = (batch.weights * batch.state_weights[:, None])[is_real].double().cpu()
     move_weights /= move_weights.sum()
@@ -59,7 +59,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     reward_mean = (move_weights * rewards).sum()
     return {
         **{f"grpo/{name}": batch.mean(column) for name, column in state_columns.items()},
-        **{f"grpo/entropy/{phase}": entropy(phases == row) for row, phase in enumerate(PHASES) if (phases == row).any()},
+        **{f"grpo/entropy/{phase}": entropy(phases == index) for index, phase in enumerate(PHASES) if (phases == index).any()},
         **{
             f"grpo/{name}": columns[name][is_group].mean().item() if is_group.any() else float(name == "agreement")
             for name in group_columns
