@@ -136,7 +136,7 @@ def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     stockfish = Machine.here().stockfish
     boards = random_boards(_NUM_BOARDS)
-    arrays, tables = arrays_of(boards, stockfish)
+    arrays, tables_per_second = arrays_of(boards, stockfish)
     rewards = {
         (boards[row].epd(), action_move(int(arrays.action_ids[row, column]), boards[row].turn).uci()): float(arrays.values[row, column])
         for row in range(_NUM_PLAIN_STATES)
@@ -152,10 +152,10 @@ def main() -> None:
             shares.append(parts)
             policy = new_policy(PolicyConfig(), seed=0, device=_CPU)
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
-            for name, speeds_of_way in (
+            for name, way_speed in (
                 ("ours, tables at hand", speed),
                 # A table serves G moves.
-                ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
+                ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables_per_second * _GROUP))),
                 (
                     "plain loop, network alone",
                     plain_loop(policy, boards[:_NUM_PLAIN_STATES], lambda board, move: rewards[board.epd(), move.uci()]),
@@ -165,7 +165,7 @@ def main() -> None:
                     for depth in depths
                 ),
             ):
-                speeds.setdefault(name, []).append(speeds_of_way)
+                speeds.setdefault(name, []).append(way_speed)
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
     for name, measured in speeds.items():
         line = f"  {name:38}{statistics.median(measured):9,.0f}"

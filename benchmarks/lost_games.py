@@ -72,15 +72,15 @@ def loss_of(game: PlayedGame, pool: EnginePool) -> Loss:
     boards = [board.copy(stack=False) for board in game.boards()]
     own = [number for number, board in enumerate(boards[:-1]) if (board.turn == chess.WHITE) == game.first_is_white]
     chances = [*(chance(pool, boards[number]) for number in own), 0.0]  # 0: lost.
-    alive = [(number, before, later) for number, before, later in zip(own, chances, chances[1:], strict=False) if before > _LOST]
+    undecided = [(number, before, later) for number, before, later in zip(own, chances, chances[1:], strict=False) if before > _LOST]
     drops = {
         number: before - 1 + chance(pool, boards[number + 1])
-        for number, before, later in alive
+        for number, before, later in undecided
         if before - later > _DROP / 3  # Saves searches. A third, because the reply can give back a part.
     }
     worst = max(drops, key=drops.__getitem__, default=None)
     if worst is None or drops[worst] < _DROP:
-        return Loss(_WAYS[0], phase_of(boards[alive[-1][0] if alive else 0]))
+        return Loss(_WAYS[0], phase_of(boards[undecided[-1][0] if undecided else 0]))
     board, after, drop = boards[worst], boards[worst + 1], drops[worst]
     best = board.copy(stack=False)
     best.push_uci(answered(pool, board).best_move)

@@ -177,8 +177,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             ratios = [row["seconds"] / other["seconds"] for row, other in own if method != START]
             cells = [method, str(len(own)), f"{fmean(ratios):.2f}" if ratios else ""]
             for key in ("best", "sampled"):
-                less = [np.subtract(row[key], other[key]) for row, other in own]
-                changes = [normal_interval(float(change.mean()), float(change.std()) / len(change) ** 0.5) for change in less]
+                differences = [np.subtract(row[key], other[key]) for row, other in own]
+                changes = [normal_interval(float(change.mean()), float(change.std()) / len(change) ** 0.5) for change in differences]
                 cells.append(f"{fmean(fmean(row[key]) for row, _ in own):.4f}" + f"; {text(changes, Unit.REGRET)}" * (method != GRPO))
             cells += [text([Estimate(**row[key]) for row, _ in own if key in row], Unit.ELO) for key in ("own", "ladder")]
             yield f"| {' | '.join(cells)} |"
@@ -197,14 +197,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=150, help="against the start")
     parser.add_argument("--rung-pairs", type=int, default=100, help="against each rung")
-    given = parser.parse_args()
-    experiment = cache(partial(Experiment, num_steps=given.steps, num_pairs=given.pairs, num_rung_pairs=given.rung_pairs))
-    rows = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    jobs = [(run, name) for run in given.runs for name in (START, *METHODS)]
+    options = parser.parse_args()
+    experiment = cache(partial(Experiment, num_steps=options.steps, num_pairs=options.pairs, num_rung_pairs=options.rung_pairs))
+    rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    jobs = [(run, name) for run in options.runs for name in (START, *METHODS)]
     for run, name in sorted(jobs, key=lambda job: job[1] != START and not plays(job[1])):
         if (run, name) not in [(row["run"], row["method"]) for row in rows]:
             rows.append({"run": run, "method": name, **experiment(run).measured(name)})
-            with given.results.open("a") as file:
+            with options.results.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
     print("\n".join(table(rows)))
 
