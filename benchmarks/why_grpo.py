@@ -117,6 +117,7 @@ class Experiment:
         num_dataset, self._num_own = state_counts(self._config.states_per_step, self._config.self_play_fraction)
         self._dataset = DatasetStates(train, states_per_step=num_dataset, seed=self._seed, prepared=self._start.prepared)
         saved = [load_checkpoint(folder, device, NetworkPolicy)[1] for folder in checkpoint_folders(finetuned / CHECKPOINTS)]
+        # Checkpoint n's round stands for round n.
         num_rounds = -(-num_steps // self._config.self_play_steps)
         self._rounds = [restored_round(state.tensors_of("task."), self._start.prepared) for state in saved[:num_rounds]]
         openings, self._ladder = read_document(screened / REPORT, Screened).openings, read_ladder(calibrated)

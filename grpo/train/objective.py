@@ -57,7 +57,6 @@ class Batch(Generic[_States_co]):
     advantages: Tensor
     """[B, M] reward minus its group's mean reward; 0 on padding."""
     temperature: float
-    """Temperature of sampling and loss."""
     old: MoveDistribution | None
     """[B, A]; None for a language model, which keeps only `old_log_probs`."""
     num_dropped: int = 0
