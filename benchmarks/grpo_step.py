@@ -5,8 +5,8 @@ A transition is a sampled move with its advantage. A value table has the engine'
 The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
 python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
 
-The plain loop is measured with two search depths: 4, as in tests/field_notes, and our tables' depth minus 1, because the move counts as the
-first level.
+The plain loop searches to depth 4, as in tests/field_notes, and, if different, to our tables' depth minus 1, because a table's search
+begins before the move.
 """
 
 import os
