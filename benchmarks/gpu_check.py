@@ -1,6 +1,6 @@
 """Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` then runs the preset.
 
-The boards come from random play. The check prints:
+The check prints, for boards from random play:
 - boards per second of engine, imitation and GRPO;
 - imitation's speed, as a fraction of a matrix product's speed;
 - the difference between device and CPU (float32) in loss and gradients of one batch.
@@ -30,6 +30,7 @@ _CPU = torch.device("cpu")
 
 
 def seconds(action: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Return the median; the first call does not count."""
     times = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -44,7 +45,7 @@ def imitation_gradients(policy: NetworkPolicy, positions: PositionBatch, columns
     policy.network.zero_grad()
     loss = -policy.distribution(positions, temperature=1.0).log_prob(columns.to(policy.device)).mean()
     loss.backward()  # type: ignore[no-untyped-call]
-    return loss.detach(), torch.cat([each.grad.flatten() for each in policy.network.parameters() if each.grad is not None])
+    return loss.detach(), torch.cat([parameter.grad.flatten() for parameter in policy.network.parameters() if parameter.grad is not None])
 
 
 def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> float:
@@ -53,6 +54,7 @@ def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> flo
 
 
 def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
+    """Return states per second."""
     reference = new_policy(settings.policy, seed=0, device=policy.device)
     trainer = Trainer(NetworkProblem(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
     return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)
@@ -85,11 +87,11 @@ def main() -> None:
     print(f"imitation, {settings.grpo.precision}: {len(positions) / duration:,.0f} boards/s")
     print(f"  {share:.1%} of the {peak / 1e12:,.1f} TFLOP/s of a matrix product")
 
-    wanted, gradient = imitation_gradients(new_policy(settings.policy, seed=0, device=_CPU), positions, columns)
-    for name, kind in PRECISIONS.items():
-        loss, gradients = imitation_gradients(new_policy(settings.policy, seed=0, device=device).at_precision(kind), positions, columns)
-        distance = (gradients.cpu() - gradient).norm() / gradient.norm()
-        print(f"{name} minus the CPU's float32: loss {loss.cpu() - wanted:+.1e}, gradients {distance:.1e} (relative norm)")
+    cpu_loss, cpu_gradients = imitation_gradients(new_policy(settings.policy, seed=0, device=_CPU), positions, columns)
+    for name, dtype in PRECISIONS.items():
+        loss, gradients = imitation_gradients(new_policy(settings.policy, seed=0, device=device).at_precision(dtype), positions, columns)
+        distance = (gradients.cpu() - cpu_gradients).norm() / cpu_gradients.norm()
+        print(f"{name} minus the CPU's float32: loss {loss.cpu() - cpu_loss:+.1e}, gradients {distance:.1e} (relative norm)")
 
     dataset = DatasetStates(arrays, states_per_step=settings.grpo.states_per_step, seed=0, prepared=policy.prepared)
     print(f"GRPO, {options.steps} steps: {grpo_speed(settings, policy, dataset, options.steps):,.0f} states/s")

@@ -5,8 +5,8 @@ A transition is a sampled move with its advantage. A value table has the engine'
 The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
 python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
 
-The plain loop searches to depth 4, as the field notes' runs did (tests/field_notes), and to our tables' depth minus 1, because the move is
-the first ply.
+The plain loop searches to depth 4, as in tests/field_notes, and, if different, to our tables' depth minus 1, because a table's search
+begins before the move.
 """
 
 import os
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+# Before torch: its idle threads would take the engine's cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import chess
@@ -61,6 +62,7 @@ def random_boards(count: int) -> list[chess.Board]:
 
 
 def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, float]:
+    """Return the boards' values, and boards per second."""
     batch = PositionBatch.from_boards(boards)
     values = np.zeros(tuple(batch.is_legal.shape), dtype=np.float32)
     with EnginePool(stockfish, num_processes=os.cpu_count() or 1, options=engine_options()) as pool:
@@ -82,6 +84,7 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
+    """Return transitions per second."""
     optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()
@@ -113,6 +116,7 @@ def searched(engine: chess.engine.SimpleEngine, depth: int) -> Callable[[chess.B
 
 
 def our_steps(arrays: BoardArrays, states_per_step: int, num_steps: int) -> tuple[float, dict[str, float]]:
+    """Return transitions per second, and parts' fractions of the time."""
     config = GrpoConfig(states_per_step=states_per_step, group_size=_GROUP, critical_entropy=0.0)
     policy, reference = (new_policy(PolicyConfig(), seed=0, device=_CPU) for _ in range(2))
     states = DatasetStates(arrays, states_per_step=states_per_step, seed=0, prepared=reference.prepared)
@@ -132,7 +136,7 @@ def main() -> None:
     torch.set_num_threads(os.cpu_count() or 1)
     stockfish = Machine.here().stockfish
     boards = random_boards(_NUM_BOARDS)
-    arrays, tables = arrays_of(boards, stockfish)
+    arrays, tables_per_second = arrays_of(boards, stockfish)
     rewards = {
         (boards[row].epd(), action_move(int(arrays.action_ids[row, column]), boards[row].turn).uci()): float(arrays.values[row, column])
         for row in range(_NUM_PLAIN_STATES)
@@ -148,10 +152,10 @@ def main() -> None:
             shares.append(parts)
             policy = new_policy(PolicyConfig(), seed=0, device=_CPU)
             plain_loop(policy, boards[:4], lambda board, move: rewards[board.epd(), move.uci()])
-            for name, speeds_of_way in (
+            for name, way_speed in (
                 ("ours, tables at hand", speed),
-                # A move takes 1/G of a table's time.
-                ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables * _GROUP))),
+                # A table serves G moves.
+                ("ours, tables made for one use", 1 / (1 / speed + 1 / (tables_per_second * _GROUP))),
                 (
                     "plain loop, network alone",
                     plain_loop(policy, boards[:_NUM_PLAIN_STATES], lambda board, move: rewards[board.epd(), move.uci()]),
@@ -161,7 +165,7 @@ def main() -> None:
                     for depth in depths
                 ),
             ):
-                speeds.setdefault(name, []).append(speeds_of_way)
+                speeds.setdefault(name, []).append(way_speed)
     print(f"\nDefault network, G = {_GROUP}, 512 states a step: transitions/s, and how many times as fast ours is [lowest, highest]")
     for name, measured in speeds.items():
         line = f"  {name:38}{statistics.median(measured):9,.0f}"

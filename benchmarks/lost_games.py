@@ -1,7 +1,7 @@
 """Table of games lost to Stockfish at 1 node, by phase and blunder: `python benchmarks/lost_games.py RUN_OR_FOLDER`.
 
-A blunder loses at least 0.15 of Lichess's win probability, by searches of 20,000 nodes. A game is lost by its largest blunder in positions
-above 0.25, else slowly. A depth sees a blunder if it finds half of the loss; depth 1 is the reply, with captures.
+A blunder loses at least 0.15 of a win probability above 0.25: Lichess's, by searches of 20,000 nodes (positions). A game is lost by its
+largest blunder, else slowly. A search depth sees a blunder if it finds more than half of the loss; depth 1 is the reply, with captures.
 """
 
 import sys
@@ -71,16 +71,16 @@ def chance(pool: EnginePool, board: chess.Board, limit: str = _LIMIT) -> float:
 def loss_of(game: PlayedGame, pool: EnginePool) -> Loss:
     boards = [board.copy(stack=False) for board in game.boards()]
     own = [number for number, board in enumerate(boards[:-1]) if (board.turn == chess.WHITE) == game.first_is_white]
-    chances = [*(chance(pool, boards[number]) for number in own), 0.0]
-    alive = [(number, before, later) for number, before, later in zip(own, chances, chances[1:], strict=False) if before > _LOST]
+    chances = [*(chance(pool, boards[number]) for number in own), 0.0]  # 0: lost.
+    undecided = [(number, before, later) for number, before, later in zip(own, chances, chances[1:], strict=False) if before > _LOST]
     drops = {
         number: before - 1 + chance(pool, boards[number + 1])
-        for number, before, later in alive
-        if before - later > _DROP / 3  # Saves searches; a reply can give back a part of the loss.
+        for number, before, later in undecided
+        if before - later > _DROP / 3  # Saves searches. A third, because the reply can give back a part.
     }
     worst = max(drops, key=drops.__getitem__, default=None)
     if worst is None or drops[worst] < _DROP:
-        return Loss(_WAYS[0], phase_of(boards[alive[-1][0] if alive else 0]))
+        return Loss(_WAYS[0], phase_of(boards[undecided[-1][0] if undecided else 0]))
     board, after, drop = boards[worst], boards[worst + 1], drops[worst]
     best = board.copy(stack=False)
     best.push_uci(answered(pool, board).best_move)
@@ -97,6 +97,7 @@ def _reply(board: chess.Board, after: chess.Board, pool: EnginePool) -> str:
         moved = after.occupied_co[board.turn] & ~board.occupied_co[board.turn]  # Squares that the move filled.
         return "takes the moved piece" if moved & chess.BB_SQUARES[reply.to_square] else "takes another piece"
     after.push(reply)
+    # A fork attacks two pieces.
     attacked = after.attacks_mask(reply.to_square) & after.occupied_co[board.turn] & ~after.pawns
     return "check or fork" if after.is_check() or attacked.bit_count() > 1 else "another move"
 

@@ -66,7 +66,7 @@ class AllMoves(NetworkProblem):
 
 
 class CrossEntropy(AllMoves):
-    """The loss is KL(target || policy) alone; the target, softmax(value / tau + power * ln start), takes the reference's place."""
+    """The loss with `OnlyTargets` is KL(target || policy). The target is softmax(value / tau + power * ln start), not the reference."""
 
     def __init__(self, *args: Any, tau: float, power: float = 0.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,6 +84,8 @@ class CrossEntropy(AllMoves):
 
 
 class OnlyTargets(Control):
+    """Leaves only KL(reference || policy) in the loss."""
+
     def knobs(self, step: int) -> Knobs:
         return replace(super().knobs(step), entropy_coefficient=0.0, kl_coefficient=0.0, recovery_coefficient=1.0)
 
@@ -94,11 +96,11 @@ METHODS: Final[dict[str, Any]] = {
     GRPO: (NetworkProblem, Control, {}),
     "exact gradient over all moves": (AllMoves, Control, {}),
     **{f"cross-entropy to softmax(value / {tau})": (partial(CrossEntropy, tau=tau), OnlyTargets, {}) for tau in (0.03, 0.01, 0.1)},
-    # Maximizes value + 0.025 * entropy - 0.03 * KL(policy || start), the coefficients at the end of a default run.
+    # The target maximizes value + 0.025 * entropy - 0.03 * KL(policy || start), with the coefficients at the end of a default run.
     "cross-entropy to start^0.55 * softmax(value / 0.055)": (partial(CrossEntropy, tau=0.055, power=0.55), OnlyTargets, {}),
     **{f"GRPO, G = {size}": (NetworkProblem, Control, {"group_size": size}) for size in (4, 8, 64)},
 }
-"""Name -> problem, control, changed settings; with changed settings, regret only."""
+"""Name -> problem, control, changed settings. Methods with changed settings play no games."""
 
 
 class Experiment:
@@ -115,6 +117,7 @@ class Experiment:
         num_dataset, self._num_own = state_counts(self._config.states_per_step, self._config.self_play_fraction)
         self._dataset = DatasetStates(train, states_per_step=num_dataset, seed=self._seed, prepared=self._start.prepared)
         saved = [load_checkpoint(folder, device, NetworkPolicy)[1] for folder in checkpoint_folders(finetuned / CHECKPOINTS)]
+        # Checkpoint n's round stands for round n.
         num_rounds = -(-num_steps // self._config.self_play_steps)
         self._rounds = [restored_round(state.tensors_of("task."), self._start.prepared) for state in saved[:num_rounds]]
         openings, self._ladder = read_document(screened / REPORT, Screened).openings, read_ladder(calibrated)
@@ -124,6 +127,7 @@ class Experiment:
         self._start_games = self._ladder_games(self._start)
 
     def states(self, step: int) -> States:
+        """The problem takes `self` as its dataset."""
         number, step_of_round = divmod(step, self._config.self_play_steps)
         order, images = ("own_games", number, "order"), ("own_games", number, "reflection")
         own = states_of_step(self._rounds[number], step_of_round, self._num_own, seed=self._seed, order=order, images=images)
@@ -164,7 +168,7 @@ def plays(name: str) -> bool:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The second regret is the difference from GRPO; the second interval is between seeds."""
+    """After a regret comes its difference from GRPO; `seeds` marks an interval between runs."""
     yield "| method | seeds | CPU time | regret of best moves | of sampled moves | own start | ladder gain |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     grpo = {row["run"]: row for row in rows if row["method"] == GRPO}
@@ -174,8 +178,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             ratios = [row["seconds"] / other["seconds"] for row, other in own if method != START]
             cells = [method, str(len(own)), f"{fmean(ratios):.2f}" if ratios else ""]
             for key in ("best", "sampled"):
-                less = [np.subtract(row[key], other[key]) for row, other in own]
-                changes = [normal_interval(float(change.mean()), float(change.std()) / len(change) ** 0.5) for change in less]
+                differences = [np.subtract(row[key], other[key]) for row, other in own]
+                changes = [normal_interval(float(change.mean()), float(change.std()) / len(change) ** 0.5) for change in differences]
                 cells.append(f"{fmean(fmean(row[key]) for row, _ in own):.4f}" + f"; {text(changes, Unit.REGRET)}" * (method != GRPO))
             cells += [text([Estimate(**row[key]) for row, _ in own if key in row], Unit.ELO) for key in ("own", "ladder")]
             yield f"| {' | '.join(cells)} |"
@@ -194,14 +198,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=150, help="against the start")
     parser.add_argument("--rung-pairs", type=int, default=100, help="against each rung")
-    given = parser.parse_args()
-    experiment = cache(partial(Experiment, num_steps=given.steps, num_pairs=given.pairs, num_rung_pairs=given.rung_pairs))
-    rows = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
-    jobs = [(run, name) for run in given.runs for name in (START, *METHODS)]
+    options = parser.parse_args()
+    experiment = cache(partial(Experiment, num_steps=options.steps, num_pairs=options.pairs, num_rung_pairs=options.rung_pairs))
+    rows = [json.loads(line) for line in options.results.read_text().splitlines()] if options.results.exists() else []
+    jobs = [(run, name) for run in options.runs for name in (START, *METHODS)]
     for run, name in sorted(jobs, key=lambda job: job[1] != START and not plays(job[1])):
         if (run, name) not in [(row["run"], row["method"]) for row in rows]:
             rows.append({"run": run, "method": name, **experiment(run).measured(name)})
-            with given.results.open("a") as file:
+            with options.results.open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
     print("\n".join(table(rows)))
 

@@ -14,11 +14,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    step: int  # Training step; in `select` the candidate's, in `calibrate` a rung's number, otherwise 0.
+    step: int  # Training step; in `select` the candidate's, in `calibrate` the number of a ladder opponent, otherwise 0.
     metrics: Mapping[str, float]
     events: tuple[Event, ...] = ()
     stop: str = ""
-    """Reason to stop after this step, or "". Not in the history."""
+    """Reason to stop after this step, or ""; the history leaves it out."""
 
 
 def refuse_undeclared(record: Record) -> None:

@@ -4,7 +4,7 @@ from itertools import combinations
 from typing import Final
 
 ENTROPY_BOUNDS: Final = (0.005, 0.05)
-"""Bounds of the entropy coefficient, in reward per nat, if `entropy_schedule = "target"`. A coefficient of 0 could not rise."""
+"""Bounds of the entropy coefficient (reward per nat) if `entropy_schedule = "target"`. The controller multiplies, so 0 could not rise."""
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
 """Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).

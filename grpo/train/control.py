@@ -1,8 +1,9 @@
 """Control of training: temperature, loss coefficients and learning rate of each rollout; recovery or stop if entropy is critical (too low).
 
+- Step: one rollout and its optimizer steps.
 - Entropy: of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
-- Recovery: steps whose loss also has KL(reference || policy), until entropy is healthy again.
+- Recovery: steps whose loss also has KL(reference || policy), until mean entropy is at least `HEALTHY_ENTROPY`.
 - Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
 
@@ -17,29 +18,29 @@ from grpo.metrics.shared import ENTROPY_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
-"""Steps whose mean entropy is compared with `grpo.critical_entropy`."""
+"""Window in steps: entropy is critical if its mean over the window is below `grpo.critical_entropy`."""
 MAX_RECOVERIES: Final = 3
 """After this many recoveries, critical entropy stops the run."""
-_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery of so many steps stops the run.
+_MAX_RECOVERY_STEPS: Final = 20 * CRITICAL_WINDOW  # A recovery that lasts so many steps stops the run.
 MAX_SKIPPED: Final = 3
 """Training fails after so many non-finite rollouts or optimizer steps in a row."""
 SKIPPED_CUT: Final = 0.5
 """Each non-finite rollout or optimizer step multiplies later learning rates by this."""
 _FINAL_FRACTION: Final = 0.05  # Fraction of the learning rate at which cosine decay ends.
-_ENTROPY_RATE: Final = 0.1  # Change of ln(coefficient) per step and nat of error.
-_DEAD_BAND: Final = 0.1  # Nats. A smaller error changes nothing.
-_MAX_KL_ERROR: Final = 0.2  # Bound of the relative error (Ziegler et al., arXiv 1909.08593, section 2.2).
-_KL_HORIZON: Final = 20.0  # Divides the relative error: at most 0.2 / 20 = 1 % change per step.
-# One boost of the field notes' controller.
+_ENTROPY_RATE: Final = 0.1  # Of `EntropyTargetController`, per step and nat.
+_DEAD_BAND: Final = 0.1  # Nats.
+_MAX_KL_ERROR: Final = 0.2  # Of `AdaptiveKlController` (Ziegler et al., arXiv 1909.08593, section 2.2).
+_KL_HORIZON: Final = 20.0  # A step changes the coefficient by at most 0.2 / 20 = 1 %.
+# One boost of `FieldNotesController`.
 _NOTES_ENTROPY_FACTOR: Final = 1.5
 _NOTES_KL_FACTOR: Final = 0.5
 _NOTES_TEMPERATURE_BOOST: Final = 0.2
 _NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
-"""Coefficient of KL(reference || policy) during a recovery. In an experiment, 0.1 made the policy nearly uniform (docs/objective.md)."""
+"""Coefficient of KL(reference || policy) during a recovery (effect: docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
 """Mean entropy (nats) at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # Above 0, because a product would stay at 0.
+_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The controller multiplies, so 0 could not rise.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +66,7 @@ class Controller:
 
     def __init__(self, **state: Any) -> None:
         self.state = state
-        """All memory, as plain JSON for checkpoints."""
+        """All that `observe` changes, as JSON values for checkpoints."""
 
     @property
     def is_saturated(self) -> bool:  # Whether all bounded knobs are at a bound.
@@ -81,7 +82,7 @@ class Controller:
 
 
 class EntropyTargetController(Controller):
-    """Steers entropy to the target `fraction` * mean ln(legal moves).
+    """Steers entropy to a target: `fraction` * mean ln(legal moves).
 
     Each step adds 0.1 * (target - entropy) to ln(entropy coefficient), unless the difference is at most 0.1 nats. The coefficient stays
     within `ENTROPY_BOUNDS`.
@@ -99,7 +100,7 @@ class EntropyTargetController(Controller):
         if abs(error) > _DEAD_BAND:
             low, high = ENTROPY_BOUNDS
             log_coefficient = math.log(self.state["entropy_coefficient"]) + _ENTROPY_RATE * error
-            # The cap prevents overflow; exp(0) is above `high`.
+            # The cap prevents overflow and changes no result, because exp(0) is above `high`.
             self.state["entropy_coefficient"] = min(max(math.exp(min(log_coefficient, 0.0)), low), high)
         return _GO_ON
 
@@ -110,7 +111,7 @@ class EntropyTargetController(Controller):
 
 
 class FieldNotesController(Controller):
-    """Raises entropy coefficient and temperature and halves the KL coefficient, like the runs of the field notes.
+    """A boost, as in the field notes' runs, raises entropy coefficient and temperature and halves the KL coefficient.
 
     - A boost follows `steps_threshold` steps in a row with entropy below `entropy_floor`; then the count begins anew.
     - A value that the settings put above its bound is not lowered.
@@ -127,7 +128,7 @@ class FieldNotesController(Controller):
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         settings = self._settings
         if entropy < settings.entropy_critical:
-            return _stopped(
+            return _stop_decision(
                 f"entropy at step {step} is {entropy:.3g} nats at T = 1, below grpo.field_notes.entropy_critical ="
                 f" {settings.entropy_critical:g}; one such step stops the run"
             )
@@ -141,10 +142,11 @@ class FieldNotesController(Controller):
         return "", (Event("entropy_boost", f"step {step:,}: {floor}, so {values} now"),)
 
     def _boosted(self) -> dict[str, float]:
-        entropy, kl, temperature = (self.state["knobs"][name] for name in ("entropy_coefficient", "kl_coefficient", "temperature"))
+        knobs, max_coefficient = self.state["knobs"], self._settings.max_entropy_coefficient
+        entropy_coefficient, temperature = knobs["entropy_coefficient"], knobs["temperature"]
         return {
-            "entropy_coefficient": max(entropy, min(entropy * _NOTES_ENTROPY_FACTOR, self._settings.max_entropy_coefficient)),
-            "kl_coefficient": kl * _NOTES_KL_FACTOR,
+            "entropy_coefficient": max(entropy_coefficient, min(entropy_coefficient * _NOTES_ENTROPY_FACTOR, max_coefficient)),
+            "kl_coefficient": knobs["kl_coefficient"] * _NOTES_KL_FACTOR,
             "temperature": max(temperature, min(temperature + _NOTES_TEMPERATURE_BOOST, _NOTES_MAX_TEMPERATURE)),
         }
 
@@ -156,7 +158,7 @@ class FieldNotesController(Controller):
 
 
 class AdaptiveKlController(Controller):
-    """Steers KL(policy || reference) to a target: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
+    """Steers KL(policy || reference) to `target` nats: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
 
     def __init__(self, target: float, coefficient: float) -> None:
         super().__init__(kl_coefficient=_within_bounds(coefficient))
@@ -177,15 +179,15 @@ class AdaptiveKlController(Controller):
 
 
 class CriticalEntropyController(Controller):
-    """Stops training or begins a recovery (`grpo.recovery`) when mean entropy is critical."""
+    """Stops training or begins a recovery (`grpo.recovery`) when entropy is critical."""
 
     def __init__(self, config: GrpoConfig) -> None:
-        super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)
-        self._critical, self._recovery = config.critical_entropy, config.recovery
+        super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)  # None: not in a recovery.
+        self._critical_entropy, self._recovery = config.critical_entropy, config.recovery
 
     @property
     def mean_entropy(self) -> float:
-        """Mean over the last `CRITICAL_WINDOW` or fewer steps; NaN before the first."""
+        """Mean in nats over the last `CRITICAL_WINDOW` or fewer steps; NaN before the first."""
         entropies = self.state["entropies"]
         return sum(entropies) / len(entropies) if entropies else math.nan
 
@@ -196,16 +198,17 @@ class CriticalEntropyController(Controller):
         state = self.state
         state["entropies"] = [*state["entropies"], entropy][-CRITICAL_WINDOW:]
         mean = self.mean_entropy
-        is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical
+        is_critical = len(state["entropies"]) == CRITICAL_WINDOW and mean < self._critical_entropy
         if state["steps_recovering"] is not None:
             state["steps_recovering"] += 1
             steps = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
+            # `grpo.critical_entropy` may be above `HEALTHY_ENTROPY`.
             if mean >= HEALTHY_ENTROPY and not is_critical:
                 state["steps_recovering"] = None
                 return "", (Event("recovery_ended", f"{steps} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
-            return _stopped(
+            return _stop_decision(
                 f"{steps} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise grpo.learning_rate, or begin at an"
                 " earlier checkpoint"
             )
@@ -213,11 +216,11 @@ class CriticalEntropyController(Controller):
             return _GO_ON
         message = (
             f"at step {step}, mean entropy over the last {CRITICAL_WINDOW} steps is {mean:.3g} nats at T = 1, critical below"
-            f" grpo.critical_entropy = {self._critical:g}"
+            f" grpo.critical_entropy = {self._critical_entropy:g}"
         )
         if self._recovery == "stop" or state["num_recoveries"] >= MAX_RECOVERIES:
             recovered = "" if self._recovery == "stop" else f", after {state['num_recoveries']} recoveries"
-            return _stopped(
+            return _stop_decision(
                 f"{message}{recovered}: lower grpo.learning_rate or raise grpo.entropy_coefficient, and begin at an earlier checkpoint"
             )
         state["num_recoveries"] += 1
@@ -246,7 +249,7 @@ def entropy_controller(config: GrpoConfig) -> Controller:
 
 
 def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
-    """Return the learning rate after `steps_done` rollouts. The last rollout has `num_steps` - 1; cosine decay ends at `num_steps`."""
+    """Return the learning rate after `steps_done` rollouts. Cosine decay ends at `num_steps`, one rollout after the last."""
     if config.learning_rate_decay == "constant":
         return config.learning_rate
     progress = min(steps_done / config.num_steps, 1.0)
@@ -258,15 +261,16 @@ class Control:
     """Computes the next rollout's knobs."""
 
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
-        """Schedules begin after an earlier run's `first_step` rollouts. The KL coefficient rises linearly over `kl_warmup_steps`."""
+        """Schedules begin after `first_step` rollouts of an earlier run. The KL coefficient rises linearly over `kl_warmup_steps`."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps
-        self._critical = CriticalEntropyController(config)
+        self._critical_controller = CriticalEntropyController(config)
+        # No two controllers set the same knob; the first stop ends `observe`.
         self._controllers: dict[str, Controller] = {
             "entropy": entropy_controller(config),
             "kl": Controller() if config.kl_target is None else AdaptiveKlController(config.kl_target, config.kl_coefficient),
-            "critical": self._critical,
+            "critical": self._critical_controller,
         }
-        # Number of steps, and of steps that left a controller at a bound.
+        # Number of steps, and of steps that left each controller at a bound.
         self._counts = {"steps": 0, "entropy": 0, "kl": 0}
         self._skipping = {"learning_rate_cut": 1.0, "in_a_row": 0}
 
@@ -281,11 +285,11 @@ class Control:
         return Knobs(**values, learning_rate=rate)
 
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:
-        """Update the state with rollout `step`, from 1. A rollout with a non-finite `entropy` or `log_num_legal` is ignored.
+        """Update the state by rollout `step`, counted from 1. A rollout with a non-finite `entropy` or `log_num_legal` is ignored.
 
-        The other arguments are means over states, in nats:
+        The other arguments are means over states or answers, in nats:
         - `entropy`: entropy at T = 1.
-        - `log_num_legal`: ln(legal moves).
+        - `log_num_legal`: ln(legal moves) or ln(vocabulary).
         - `kl`: KL(policy || reference); NaN if not measured.
         """
         if not math.isfinite(entropy + log_num_legal):
@@ -300,22 +304,22 @@ class Control:
         return stop, events
 
     def count_skipped(self) -> bool:
-        """Count a skipped rollout or optimizer step, and cut later learning rates. Return whether `MAX_SKIPPED` in a row were skipped."""
+        """Count a skipped rollout or optimizer step, and halve later learning rates. Return whether `MAX_SKIPPED` in a row were skipped."""
         self._skipping["learning_rate_cut"] *= SKIPPED_CUT
         self._skipping["in_a_row"] += 1
         return self._skipping["in_a_row"] >= MAX_SKIPPED
 
     def reset_skipped(self) -> None:
-        """Restart the count; the learning rate stays cut."""
+        """Restart the count; learning rates stay halved."""
         self._skipping["in_a_row"] = 0
 
     def mean_entropy(self) -> float:
-        return self._critical.mean_entropy
+        return self._critical_controller.mean_entropy
 
     def metrics(self) -> dict[str, float]:
         steps = max(self._counts["steps"], 1)
         fractions = {f"control/{name}_saturated": self._counts[name] / steps for name in ("entropy", "kl")}
-        return {**fractions, "control/recoveries": float(self._critical.state["num_recoveries"])}
+        return {**fractions, "control/recoveries": float(self._critical_controller.state["num_recoveries"])}
 
     def state(self) -> dict[str, Any]:
         states = {name: controller.state for name, controller in self._controllers.items()}
@@ -327,7 +331,7 @@ class Control:
         self._counts, self._skipping = dict(state["counts"]), dict(state["skipping"])
 
 
-def _stopped(message: str) -> Decision:
+def _stop_decision(message: str) -> Decision:
     return message, (Event("entropy_critical", message),)
 
 

@@ -29,6 +29,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
+    # Only the last eighth of the steps reads the opponent's replies, to save time.
     first_with_replies = config.num_steps - config.num_steps // 8 + 1
     policy.look_ahead(False)
 
@@ -39,7 +40,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
         if step == first_with_replies:
             policy.look_ahead(True)
         rows = next(batches)
-        # A mirrored move keeps its column, so `played` stays right.
+        # A mirrored move keeps its index among the board's legal moves, so `played` stays right.
         is_image = torch.rand(len(rows), generator=torch_stream(seed, "imitation", "reflection", step - 1)) < 0.5
         return _loss(policy, reflected(positions.select_rows(rows), is_image), played[rows])
 
@@ -55,7 +56,7 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
 
 @torch.no_grad()
 def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B: NDArray[np.int64]) -> dict[str, float]:
-    """Return mean loss and entropy in nats, and the fractions of played moves that are the policy's first, or among its first five.
+    """Return mean loss and entropy in nats, and the fractions of boards whose played move is the most likely, or among the first five.
 
     `played_B`: index among the board's legal moves.
     """
@@ -65,7 +66,7 @@ def validation_metrics(policy: NetworkPolicy, positions: PositionBatch, played_B
         log_probs = distribution.log_probs.masked_fill(~distribution.is_legal, -torch.inf)
         played_B1 = log_probs.gather(1, torch.from_numpy(played_B)[rows, None].to(log_probs.device))
         losses.append(-played_B1[:, 0])
-        ranks.append((log_probs >= played_B1).sum(1) - 1)  # Last among equally likely moves.
+        ranks.append((log_probs >= played_B1).sum(1) - 1)  # The played move ranks last among equally likely moves.
         entropies.append(distribution.entropy())
     loss, rank = torch.cat(losses).mean(), torch.cat(ranks)
     return {

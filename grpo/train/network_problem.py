@@ -3,8 +3,8 @@
 A state is a board whose legal moves all have a value, 0 to 1, from the engine. The setting `num_own_moves` chooses what is sampled:
 
 - 1: G moves (a group) from each state. A move's reward is its value.
-- Above 1: G trajectories from each board; the policy also plays the opponent's replies. An own move's reward is its value minus the state's
-  best value. The group is the board's trajectories at the same `ply`, the number of earlier own moves.
+- Above 1: G continued games (trajectories) from each board; the policy also plays the opponent's replies. An own move's reward is its value
+  minus the state's best value. A group is the moves of a board's trajectories at one `ply`, the number of earlier own moves.
 
 Legend: B states, A legal moves (padded), G moves of a group, M sampled moves of a state. A column is a move's index among the A.
 """
@@ -35,7 +35,7 @@ from grpo.train.states import DatasetStates, States, Values, valued_states
 MAX_STATES_PER_FORWARD: Final = 4_096
 """Limits memory; changes results only by rounding."""
 MAX_LOG_RATIO: Final = {"float32": 1e-3, "bfloat16": 0.05}
-"""`grpo.precision` -> largest |ln(new / sampled probability)| by rounding.
+"""`grpo.precision` -> largest |ln(new / sampled probability)| that counts as rounding.
 
 Batches of different shapes in sampler and loss cause up to 1e-6 in float32 and 1e-2 in bfloat16. Temperature 1.3 instead of 1 causes 0.1 or
 more.
@@ -45,7 +45,7 @@ _MOVE_FIELDS: Final = ("columns", "weights", "old_log_probs", "rewards", "advant
 
 
 class NetworkProblem:
-    """`Problem` describes the methods."""
+    """`grpo.train.trainer.Problem` describes the methods."""
 
     name = "grpo"
     kl_warmup_steps = 0
@@ -61,7 +61,7 @@ class NetworkProblem:
         self_play: SelfPlay | None = None,
         values: Values | None = None,
     ) -> None:
-        """`values` computes move values, if `num_own_moves` is above 1."""
+        """`values` is needed only if `num_own_moves` is above 1."""
         self.reference = reference.at_precision(PRECISIONS[config.precision])
         self.max_log_ratio = MAX_LOG_RATIO[config.precision]
         self._dataset, self._self_play, self._values = dataset, self_play, values
@@ -118,13 +118,13 @@ class NetworkProblem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampler:
-    """Samples moves. Each purpose, step and `ply` has its own random stream."""
+    """Samples moves. In each step, each `purpose` and `ply` of `draw` has its own random stream."""
 
     policy: MovePolicy
     temperature: float
     seed: int
     step: int
-    max_states: int
+    max_states: int  # Per forward pass.
 
     @torch.no_grad()
     def distribution(self, positions: PositionBatch) -> MoveDistribution:
@@ -141,7 +141,7 @@ class Sampler:
     ) -> tuple[MoveDistribution, Tensor]:
         """Return the distribution of B positions, and the columns of the sampled moves, [B, moves per position].
 
-        Random number `rows[i]` of `count` chooses the move of position i. Without `rows`, each position gets `count` / B moves.
+        Position i gets one move, by number `rows[i]` of `count` random numbers. Without `rows`, each position gets `count` / B moves.
         """
         old = self.distribution(positions)
         uniforms = torch.rand(count, dtype=torch.float64, generator=torch_stream(self.seed, purpose, self.step, ply))
@@ -149,7 +149,7 @@ class Sampler:
 
 
 def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[States]:
-    """Sample G moves from each of B states, [B, G]."""
+    """Sample `group_size` moves from each state."""
     old, columns = sampler.draw(states.positions, "moves", 0, count=len(states) * group_size)
     rewards = states.values.gather(1, columns)
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
@@ -160,7 +160,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
 
     A trajectory ends early with its game, or if the engine fails.
     """
-    # The boards reached have no cached replies, and a batch has them for all its boards or for none.
+    # Drop cached replies: boards reached later have none, and a batch has them for all its boards or for none.
     states = replace(states, positions=replace(states.positions, cached_replies=None))
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
@@ -168,7 +168,7 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
     starts = [decode(row) for row in states.positions.encodings.numpy() for _ in range(group_size)]
     moves = _moves_of(states.positions.action_ids.repeat_interleave(group_size, 0), columns_BG.flatten(), starts)
     games = _played(dict(enumerate(starts)), dict(enumerate(moves)))
-    rewards = _changes(states, columns_BG)
+    rewards = _relative_values(states, columns_BG)
     first = _batch(states, old, columns_BG, rewards, group_advantages(rewards), temperature=sampler.temperature)
     # An initial state counts once per trajectory.
     plies = [replace(first, state_weights=first.state_weights * group_size)]
@@ -179,17 +179,17 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
             games = _played(games, dict(zip(games, _moves_of(positions.action_ids, columns[:, 0], [*games.values()]), strict=True)))
         # A single legal move is played, but not trained on.
         next_moves = {number: next(iter(board.legal_moves)) for number, board in games.items() if board.legal_moves.count() == 1}
-        free = {number: board for number, board in games.items() if number not in next_moves}
-        reached, kept_indices = valued_states([*free.values()], values) if free else (None, [])
-        num_dropped += len(free) - len(kept_indices)
+        with_choice = {number: board for number, board in games.items() if number not in next_moves}
+        reached, kept_indices = valued_states([*with_choice.values()], values) if with_choice else (None, [])
+        num_dropped += len(with_choice) - len(kept_indices)
         if reached is not None:
-            numbers = [[*free][index] for index in kept_indices]
-            # Each trajectory has its own random number, so its move does not depend on the ends of the others.
+            numbers = [[*with_choice][index] for index in kept_indices]
+            # Each trajectory has its own random number, so its move does not depend on which others have ended.
             old, columns = sampler.draw(reached.positions, "moves", ply, count=count, rows=numbers)
-            rewards = _changes(reached, columns)
-            advantages = _by_ply(rewards, torch.tensor(numbers), count, group_size)
+            rewards = _relative_values(reached, columns)
+            advantages = _ply_advantages(rewards, torch.tensor(numbers), count, group_size)
             plies.append(_batch(reached, old, columns, rewards, advantages, temperature=sampler.temperature))
-            boards = [free[number] for number in numbers]
+            boards = [with_choice[number] for number in numbers]
             next_moves |= zip(numbers, _moves_of(reached.positions.action_ids, columns[:, 0], boards), strict=True)
         games = _played({number: board for number, board in games.items() if number in next_moves}, next_moves)
     return replace(joined(plies), num_dropped=num_dropped)
@@ -211,12 +211,12 @@ def _batch(
     )
 
 
-def _changes(states: States, columns_BM: Tensor) -> Tensor:
+def _relative_values(states: States, columns_BM: Tensor) -> Tensor:
     return states.values.gather(1, columns_BM) - states.values.amax(1, keepdim=True)  # Padding's 0 is never above the maximum.
 
 
-def _by_ply(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
-    """Return the advantages of the N trajectories that go on, [N, 1]; a board's trajectories are a group."""
+def _ply_advantages(rewards_N1: Tensor, numbers_N: Tensor, num_trajectories: int, size: int) -> Tensor:
+    """Return the advantages of the trajectories `numbers_N`, [N, 1]. A board's `size` successive numbers are a group."""
     rewards = torch.zeros(num_trajectories, dtype=rewards_N1.dtype).index_put((numbers_N,), rewards_N1[:, 0])
     is_member = torch.zeros(num_trajectories, dtype=torch.bool).index_fill(0, numbers_N, True)
     compared = group_advantages(rewards.view(-1, size), is_member_BG=is_member.view(-1, size))
@@ -229,14 +229,14 @@ def _moves_of(action_ids_BA: Tensor, columns_B: Tensor, boards: Sequence[chess.B
 
 
 def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -> dict[int, chess.Board]:
-    """Push a move on each board. Return the games that are not over."""
+    """Push a move on each board, in place. Return the games that are not over."""
     for number, board in games.items():
         board.push(moves[number])
     return {number: board for number, board in games.items() if not board.is_game_over()}
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return these rows, padded to the widest of them."""
+    """Return these rows, padded to their largest number of legal moves."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]
@@ -246,7 +246,7 @@ def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
 
 
 def assert_own_rewards(batch: Batch[States], config: GrpoConfig) -> None:
-    """Raise InvariantError for a reward or advantage of another state, or an impossible entropy."""
+    """Raise InvariantError for another state's reward, a wrong advantage, or an impossible entropy."""
     assert batch.old is not None
     is_real = batch.weights > 0
     rewards = batch.states.values.gather(1, batch.columns)

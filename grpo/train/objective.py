@@ -1,9 +1,9 @@
-"""The batch of a rollout, its loss, and the measurements that training decides by.
+"""The batch of a rollout, its loss, and the means that the trainer decides by.
 
-- Group: moves or answers whose rewards are compared: the samples from one state, or the n-th own moves of a board's trajectories.
+- Group: moves or answers whose rewards are compared: the samples from one state, or the n-th own moves of games continued from one board.
 - Surrogate: PPO's clipped policy term.
-- Old: distribution of the policy that sampled. New: of the weights being trained. Reference: of the KL's frozen policy. All are at the
-  rollout's temperature.
+- Old: the sampling policy's distribution. New: the trained policy's. Reference: the distribution of the frozen policy that the KLs compare
+  with. All have the rollout's temperature.
 - Ratio: new / sampled probability of a move.
 - Column: index of a move among the board's A legal moves.
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from grpo.policy.distribution import MoveDistribution
 from grpo.train.control import Knobs
 
-# Largest KL(old || new) by rounding, as a fraction of the largest |ln ratio|. KL is about (ln ratio)**2 / 2.
+# Limit of KL(old || new) by rounding, as a fraction of the limit of |ln ratio|. KL is about (ln ratio)**2 / 2.
 _KL_OF_RATIO: Final = 0.02
 
 
@@ -35,15 +35,17 @@ _States_co = TypeVar("_States_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Batch(Generic[_States_co]):
-    """Example: a board has three legal moves a, b, c with values 0.5, 1.0, 0.4 and probabilities 0.5, 0.3, 0.2. Moves a and b are sampled.
+    """A rollout or a part of one.
+
+    Example: a board has three legal moves a, b, c with values 0.5, 1.0, 0.4 and probabilities 0.5, 0.3, 0.2. Moves a and b are sampled.
 
     Its row: `columns` [0, 1], `weights` [0.5, 0.5], `old_log_probs` [ln 0.5, ln 0.3], `rewards` [0.5, 1.0], `advantages` [-0.25, 0.25].
     """
 
     states: _States_co
-    """`grpo.train.states.States`, or a language model's answers, whose tokens B counts."""
+    """`grpo.train.states.States`, or a language model's answers; then B counts tokens."""
     state_weights: Tensor
-    """[B] weight in means: G if G trajectories start in the state, otherwise 1."""
+    """[B] weight in means: G if G continued games start in the state, otherwise 1."""
     columns: Tensor
     """[B, M] int64, column of each sampled move."""
     weights: Tensor
@@ -55,7 +57,6 @@ class Batch(Generic[_States_co]):
     advantages: Tensor
     """[B, M] reward minus its group's mean reward; 0 on padding."""
     temperature: float
-    """Temperature of sampling and loss."""
     old: MoveDistribution | None
     """[B, A]; None for a language model, which keeps only `old_log_probs`."""
     num_dropped: int = 0
@@ -79,18 +80,15 @@ class Batch(Generic[_States_co]):
         return ((values_B.double().cpu() * weights).sum() / weights.sum()).item()
 
     def at_one(self) -> MoveDistribution:
-        """Return the sampled distribution, [B, A], at T = 1."""
+        """Return `old` at T = 1."""
         assert self.old is not None
         # softmax(logits / T) to the power T is proportional to softmax(logits).
         return MoveDistribution.from_logits(self.old.log_probs * self.temperature, self.old.is_legal, temperature=1.0)
 
 
 def group_advantages(rewards_BG: Tensor, *, is_member_BG: Tensor | None = None) -> Tensor:
-    """Return each reward minus its group's mean, [B, G] (Dr. GRPO, arXiv 2503.20783); 0 for moves that are no members.
-
-    Each reward is part of its own baseline, so the expected gradient is (1 - 1/G) times the exact gradient.
-    """
-    # Float32 would round the mean of equal rewards, and Adam would make a full step of the tiny rest.
+    """Return each reward minus its group's mean, [B, G]; 0 where `is_member_BG` is False (None: all True)."""
+    # Float64: in float32 the mean of equal rewards is rounded, and Adam would turn the tiny differences into full steps.
     member = torch.ones_like(rewards_BG, dtype=torch.float64) if is_member_BG is None else is_member_BG.double()
     rewards = torch.where(member > 0, rewards_BG.double(), 0.0)
     advantages = (rewards - rewards.sum(1, keepdim=True) / member.sum(1, keepdim=True).clamp(min=1)) * member
@@ -103,12 +101,12 @@ class Terms:
 
     loss: Tensor
     raw: Mapping[str, Tensor]
-    """Term -> value without coefficient, in nats except `policy`, the surrogate. `reference_kl` is KL(new || reference), `recovery_kl`
-    KL(reference || new)."""
+    """Term -> value without coefficient: `policy` (surrogate, a reward), `entropy`, `reference_kl` = KL(new || reference), `recovery_kl` =
+    KL(reference || new), all three in nats."""
     weighted: Mapping[str, Tensor]
     """Term -> summand of `loss`."""
     ratios: Tensor
-    """[B, M] new / sampled probability; 1 on padding."""
+    """[B, M]; 1 on padding."""
     is_clipped_low: Tensor
     """[B, M] bool, from `is_clipped`."""
     is_clipped_high: Tensor
@@ -184,11 +182,11 @@ def factors(knobs: Knobs) -> dict[str, float]:
 
 
 class Measured:
-    """Weighted means over one minibatch, added piece by piece."""
+    """Means over one minibatch, weighted by `state_weights`; `add` takes its pieces."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
-        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`."""
-        self.is_finite = True
+        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`, `total` or the number of answers."""
+        self.is_finite = True  # The trainer sets False for a non-finite loss.
         self.gradient_norm = math.nan
         self._total, self._num_rows = total, num_rows
         self._sums: dict[str, Tensor] = {}
@@ -196,7 +194,7 @@ class Measured:
 
     @torch.no_grad()
     def add(self, part: Batch[object], terms: Terms, informing: Mapping[str, Tensor]) -> None:
-        """`informing`: more quantities, [B] each."""
+        """`informing`: quantities for the log, [B] each."""
         weight, ratios = part.state_weights.double(), terms.ratios.double()
         columns = {
             "loss": terms.loss,
@@ -221,7 +219,7 @@ class Measured:
         return self._means[name]
 
     @cached_property
-    def ratios(self) -> tuple[float, float]:
+    def ratios(self) -> tuple[float, float]:  # Smallest and largest.
         extremes = torch.stack(self._extremes)
         return extremes.min().item(), extremes.max().item()
 
@@ -242,12 +240,12 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless all ratios are 1 and KL(old || new) is 0, up to rounding, as before any optimizer step."""
+    """Raise InvariantError unless, up to rounding, all ratios are 1 and KL(old || new) is 0, as before any optimizer step."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):
         raise InvariantError(
             f"before the first update, scored and sampled probabilities differ: largest |log ratio| {worst:.3g}, KL(old)"
             f" {measured.kl_old:.3g}, clip fraction {measured.clipped:.3g}; all must be 0. Sampling and loss use different temperatures,"
-            " weights, masks or modes, so training would update another policy than the one that plays"
+            " weights, masks or modes, so the trained policy is not the one that plays"
         )

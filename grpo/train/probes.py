@@ -1,6 +1,6 @@
 """Metrics of a rollout and its optimizer steps; training does not depend on them.
 
-A group is the moves sampled from one state. The loss has four terms: policy (clipped surrogate), entropy and two KLs.
+A group is the moves sampled from one state. The loss has four terms: policy (clipped surrogate), entropy, and two KLs with the reference.
 
 Legend: B states, A legal moves (padded), M sampled moves of a state.
 """
@@ -26,7 +26,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     """Return a rollout's metrics. Entropies and regret (best value minus expected value) are at temperature 1."""
     sampled = batch.at_one()
     values, is_real = batch.states.values, batch.weights > 0
-    # In float32, rounding would give equal rewards a spread above 0, and equal moves an agreement unequal to 1.
+    # Float64: rounding in float32 would give equal rewards a spread above 0, and equal moves an agreement unequal to 1.
     weights = batch.weights.double()
     total_B1 = weights.sum(1, keepdim=True)
     fractions = weights / total_B1
@@ -47,11 +47,11 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     }
     columns = {name: column.double().cpu() for name, column in {**state_columns, **group_columns}.items()}
     weight, phases = batch.state_weights.double().cpu(), batch.states.phases.cpu()
-    # A later state of a trajectory has one sampled move, so it counts in no group metric.
+    # With `num_own_moves` above 1, later states have one sampled move, so they count in no group metric.
     is_group = (is_real.sum(1) > 1).cpu()
 
-    def entropy(rows: Tensor) -> float:
-        return ((columns["entropy"][rows] * weight[rows]).sum() / weight[rows].sum()).item()
+    def entropy(is_chosen: Tensor) -> float:
+        return ((columns["entropy"][is_chosen] * weight[is_chosen]).sum() / weight[is_chosen].sum()).item()
 
     move_weights = (batch.weights * batch.state_weights[:, None])[is_real].double().cpu()
     move_weights /= move_weights.sum()
@@ -59,7 +59,7 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
     reward_mean = (move_weights * rewards).sum()
     return {
         **{f"grpo/{name}": batch.mean(column) for name, column in state_columns.items()},
-        **{f"grpo/entropy/{phase}": entropy(phases == row) for row, phase in enumerate(PHASES) if (phases == row).any()},
+        **{f"grpo/entropy/{phase}": entropy(phases == index) for index, phase in enumerate(PHASES) if (phases == index).any()},
         **{
             f"grpo/{name}": columns[name][is_group].mean().item() if is_group.any() else float(name == "agreement")
             for name in group_columns
@@ -74,10 +74,10 @@ def move_metrics(batch: Batch[States]) -> dict[str, float]:
 def columns(
     part: Batch[States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return values per state, [B] each."""
+    """Return quantity -> values per state, [B], for `network_metrics`."""
     gain = torch.zeros_like(new.probs) if reference is None else new.probs - reference.probs
     products = gradient_products(logit_descents(part, terms, new, reference, knobs))
-    # A product of two gradients has the state's weight squared: one factor here, one by the weighted mean over states.
+    # A product of two gradients has the state's weight squared: one factor is here, one in the weighted mean over states.
     weight = part.state_weights.double()
     return {
         "kl_from_reference": terms.raw["recovery_kl"],
@@ -91,7 +91,7 @@ def mean_over(steps: Sequence[Measured], column: str) -> float:
 
 
 def loss_metrics(name: str, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-    """Return means over the applied steps (`taken`), and the extreme ratios, also of `refused`."""
+    """Return means over the applied steps (`taken`), and extreme ratios, also of `refused`, whose KL was too large."""
     steps = [*taken, *([] if refused is None else [refused])]
     return {
         f"{name}/loss": mean_over(taken, "loss"),
@@ -108,6 +108,7 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
         **{f"grpo/logit_gradient/{term}": norm for term, norm in norms.items()},
         **{f"grpo/logit_share/{term}": fraction for term, fraction in fractions.items()},
         **{f"grpo/logit_cosine/{one}_{other}": cosine for (one, other), cosine in cosines.items()},
+        # Only the first minibatch always measures the reference.
         "grpo/kl_reference": taken[0].kl_reference,
         "grpo/kl_from_reference": taken[0].mean("kl_from_reference"),
         "grpo/reward_gain": taken[0].mean("reward_gain"),
@@ -117,21 +118,11 @@ def network_metrics(taken: Sequence[Measured], refused: Measured | None) -> dict
     }
 
 
-# The gradient budget: sizes of the terms' gradients, and angles between them.
-
-
 @torch.no_grad()
 def logit_descents(
     part: Batch[object], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
 ) -> dict[str, Tensor]:
-    """Return term -> descent direction in the logits, [B, A]: minus the term's factor in the loss times its gradient.
-
-    Gradients for temperature T, policy p with entropy H, reference q:
-    - policy: sum_m w_m r_m A_m u_m (e_m - p) / T. Move m has unit vector e, weight w, ratio r, advantage A; u is 0 if clipped, else 1.
-    - entropy: -p (ln p + H) / T
-    - reference_kl, KL(p || q): p (ln(p/q) - KL) / T
-    - recovery_kl, KL(q || p): (p - q) / T
-    """
+    """Return term -> minus the gradient of `terms.weighted` in the logits, [B, A]; docs/objective.md has the formulas."""
     probs, log_probs = new.probs, new.log_probs
     flow_BM = part.weights * terms.ratios * part.advantages * ~(terms.is_clipped_low | terms.is_clipped_high)
     gradients = {

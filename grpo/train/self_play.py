@@ -1,6 +1,6 @@
 """States from self-play: boards of games that the policy plays against itself, each with a value for every legal move.
 
-A round is a set of games, whose boards are the states of the next `grpo.self_play_steps` steps.
+A round is a set of games, whose boards are the states of the next `grpo.self_play_steps` steps. A ply is one player's move.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -23,22 +23,22 @@ from grpo.settings.grpo import GrpoConfig
 from grpo.train.states import States, Values, states_of_step, valued_states
 
 TEMPERATURE: Final = 0.25
-"""Sampling temperature. Low, because evaluation games use the most likely moves. At 0, 50 % of the games end by repetition (at 0.7, 10 %).
-"""
+"""Sampling temperature: low, because evaluation games use the most likely moves; above 0, because fewer games then end by repetition (50 %
+at 0, 10 % at 0.7)."""
 OPENING_PLIES: Final = 6
 """Maximum random plies of an opening."""
 MAX_PLIES: Final = 160
 """A longer game is cut off."""
-_MIN_OPENINGS_PER_BATCH: Final = 32  # Each opening gives two games, with exchanged colors.
+_MIN_OPENINGS_PER_BATCH: Final = 32  # Openings played at once; each gives two games, with exchanged colors.
 _STATES_PER_OPENING: Final = 40  # Most openings give more.
 _MIN_BATCHES: Final = 4  # A round fails after the games of this many batches, plus one game per wanted state.
-_MIN_STRIDE: Final = 3  # Plies between states, because neighbors are nearly equal.
+_MIN_STRIDE: Final = 3  # Plies between a game's states, because neighbors are nearly equal.
 _MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
 
 
 def restored_round(tensors: Mapping[str, Tensor], prepared: Callable[[PositionBatch], PositionBatch]) -> States:
-    """Return a round of a checkpoint, which stores no features: `prepared` computes them."""
+    """Return the round that `SelfPlay.state` stored. `prepared` computes the features, which are not stored."""
     fields: dict[str, Any] = {name: tensors[name] for name in _POSITIONS}
     return States(positions=prepared(PositionBatch(**fields)), values=tensors["values"], phases=tensors["phases"])
 
@@ -57,10 +57,10 @@ class SelfPlay:
     """Step of round 0; steps count from 0."""
     seed: int
     exclude: Container[str]
-    """Keys of positions that must not be states."""
+    """Keys (`position_key`) of positions that must not be states."""
     num_processes: int
     prepared: Callable[[PositionBatch], PositionBatch]
-    """`NetworkPolicy.prepared` of the reference, the frozen policy of the KL. The policy's own would round otherwise after a resume."""
+    """`NetworkPolicy.prepared` of the KL's frozen policy, because the trained policy's would round otherwise after a resume."""
     say: Callable[[str], None]
     _round: int | None = None
     _states: States | None = None
@@ -78,7 +78,7 @@ class SelfPlay:
         return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the round's metrics in the round's first step, or if the last `states` played it; otherwise {}."""
+        """Return the round's metrics in its first step, or if the last call of `states` played the round; otherwise {}."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
@@ -137,14 +137,14 @@ class SelfPlay:
                 for board in _boards_at(game, taken_plies(len(game.moves), choice_rng)):
                     if board.legal_moves.count() > 1 and (key := position_key(board)) not in self.exclude:
                         boards.setdefault(key, board)
-        # Drop the surplus at random over all games, not in the last ones.
+        # Drop surplus boards at random, not the last games' boards.
         kept = np.sort(choice_rng.permutation(len(boards))[: config.self_play_states])
         distinct_boards = list(boards.values())
         return [distinct_boards[index] for index in kept], games
 
 
 def state_counts(states_per_step: int, share: float) -> tuple[int, int]:
-    """Return how many states of a step are from the dataset, at least one, and from self-play.
+    """Return a step's numbers of states from the dataset, at least one, and from self-play (the fraction `share`).
 
     >>> state_counts(256, 0.33)
     (172, 84)
@@ -165,8 +165,8 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies whose positions become states, without ply 0, whose position the policy did not choose."""
-    # `-(-a // b)` rounds up. An odd stride takes both players' positions.
+    """Return the plies before which positions become states. Ply 0 is left out, because the policy did not choose the opening."""
+    # `-(-a // b)` rounds up. `| 1` makes the stride odd, which takes both players' positions.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)
 
@@ -175,6 +175,6 @@ def _boards_at(game: PlayedGame, plies: Sequence[int]) -> Iterator[chess.Board]:
     board = chess.Board(game.opening)
     for ply, move in enumerate(game.moves):
         if ply in plies:
-            # The stack serves to find repetitions. Positions before the last pawn move or capture cannot recur.
+            # The stack of moves shows repetitions; positions before the last pawn move or capture cannot recur.
             yield board.copy(stack=board.halfmove_clock)
         board.push(chess.Move.from_uci(move))

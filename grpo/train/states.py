@@ -1,6 +1,6 @@
 """States: boards with a value, 0 to 1, for every legal move (`grpo.engine.move_values.value_of`).
 
-About half of a step's boards are mirrored left to right, but none with castling rights, because its mirrored moves have other values.
+About half of a step's boards are mirrored left to right. Boards with castling rights are not, because their images could not castle.
 
 Legend: B boards, A legal moves (padded). A column is a move's index among the A.
 """
@@ -42,7 +42,7 @@ class States:
         return len(self.positions)
 
     def select_rows(self, rows: Tensor) -> "States":
-        """Return these rows, padded to the widest of them."""
+        """Return these rows, padded to their largest number of legal moves."""
         positions = self.positions.select_rows(rows)
         width = positions.is_legal.shape[1]
         return States(positions=positions, values=self.values[rows][:, :width], phases=self.phases[rows])
@@ -55,15 +55,15 @@ _REFLECTED_SQUARES: Final = torch.arange(64) ^ 7
 
 
 def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
-    """Mirror the positions with `wanted_B` ([B] bool) left to right, except those with castling rights.
+    """Return the positions, with those of `wanted_B` ([B] bool) mirrored left to right, unless they have castling rights.
 
-    A mirrored move keeps its column, so the action ids do not ascend.
+    A mirrored move keeps its column, so a mirrored board's action ids do not ascend.
     """
     encodings = positions.encodings
     is_mirrored = wanted_B.to(encodings.device) & (encodings[:, CASTLING] == 0).all(1)
     images = encodings.clone()
     images[:, :64] = encodings[:, _REFLECTED_SQUARES.to(encodings.device)]
-    file = encodings[:, EN_PASSANT]
+    file = encodings[:, EN_PASSANT]  # 1 to 8; 0 is none.
     images[:, EN_PASSANT] = torch.where(file > 0, 9 - file, file)
     ids = positions.action_ids
     return PositionBatch(
@@ -77,7 +77,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
 
 
 def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States | None, list[int]]:
-    """Return the states of the boards that the engine could value (None if none), and these boards' indices."""
+    """Return the states of the boards that the engine could value (None without any), and their indices in `boards`."""
     tables = {index: table for index, table in enumerate(values(boards)) if not isinstance(table, EngineError)}
     if not tables:
         return None, []
@@ -90,7 +90,7 @@ def valued_states(boards: Sequence[chess.Board], values: Values) -> tuple[States
 
 
 def states_of_step(states: States, step: int, size: int, *, seed: int, order: Names, images: Names) -> States:
-    """Return the `size` states of a step; steps count from 0. `order` and `images` name the random streams.
+    """Return `size` of the states for a step, counted from 0. `order` and `images` name the random streams.
 
     Each epoch shuffles all states, and drops an incomplete last batch. Even epochs mirror a random half of the states, odd epochs the other
     half.
@@ -115,9 +115,9 @@ class DatasetStates:
         seed: int,
         prepared: Callable[[PositionBatch], PositionBatch] = PositionBatch.with_features,
     ) -> None:
-        """Keep boards with at least two legal moves. Raises TooFewStatesError.
+        """Keep boards with at least two legal moves. Raises TooFewStatesError for fewer than `states_per_step`.
 
-        `prepared` (`NetworkPolicy.prepared` of the reference) changes only a step's time.
+        `prepared` (`NetworkPolicy.prepared` of the reference) only saves time.
         """
         positions = PositionBatch.from_arrays(arrays)
         values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)

@@ -33,7 +33,7 @@ from grpo.train.objective import Batch, Measured, Terms, assert_on_policy, grpo_
 
 MAX_GRADIENT_NORM: Final = 1.0
 MAX_KL_OLD: Final = 0.15
-"""Trust region in nats. A minibatch with a larger KL(sampled policy || policy) and all later ones of the rollout are left out."""
+"""Trust region in nats: a minibatch with a larger KL(old || policy) ends the rollout's optimizer steps. Old: the policy that sampled."""
 _OF_PROBLEM: Final = "task."  # Prefix of the problem's tensors in a checkpoint.
 
 _Policy = TypeVar("_Policy", bound=Policy)
@@ -65,15 +65,13 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     is_sequential: bool
     """True if a row is a sequence of states (an answer's tokens); a row's KL is then the sum over its states."""
     max_log_ratio: float
-    """Largest |ln(new / sampled probability)| by rounding."""
-
-    # Training depends on the methods from here to `restore`.
+    """Largest |ln(new / sampled probability)| that rounding causes."""
 
     def states(self, policy: _Policy, step: int) -> _Start:
         """Return a step's boards or prompts; steps count from 0."""
 
     def rollout(self, policy: _Policy, states: _Start, knobs: Knobs, step: int) -> _Rollout:
-        """Sample and reward. Raises NonFiniteError for NaN or inf, InvariantError if sampling and scoring disagree."""
+        """Sample and reward. Raises NonFiniteError for NaN or inf, InvariantError if samples disagree with probabilities or rewards."""
 
     def parts(self, rollout: _Rollout, rows: Tensor) -> Iterator[Batch[_States]]:
         """Yield these rows in pieces for one forward pass each."""
@@ -81,10 +79,10 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
     def distribution(self, policy: _Policy, part: Batch[_States]) -> MoveDistribution: ...
 
     def entropies(self, rollout: _Rollout) -> tuple[float, float]:
-        """Return, in nats, mean entropy at temperature 1, and mean ln(legal moves) or ln(vocabulary)."""
+        """Return means in nats: entropy at temperature 1, and ln(legal moves) or ln(vocabulary)."""
 
     def kl_reference(self, rollout: _Rollout, first: Measured | None) -> float:
-        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step."""
+        """Return mean KL(policy || reference), in nats; NaN if not measured. `first`: the first optimizer step, if any."""
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that a resumed run cannot compute again."""
@@ -101,7 +99,7 @@ class Problem(Protocol[_Policy, _Start, _Rollout, _States]):
         """Return values per state, [B] each, for `step_metrics`."""
 
     def step_metrics(self, taken: Sequence[Measured], refused: Measured | None) -> dict[str, float]:
-        """`taken`: the optimizer steps, at least one. `refused`: the minibatch above `MAX_KL_OLD`, if any."""
+        """`taken`: minibatches with an optimizer step, at least one. `refused`: the minibatch above `MAX_KL_OLD`, if any."""
 
 
 class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
@@ -110,7 +108,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def __init__(
         self, problem: Problem[_Policy, _Start, _Rollout, _States], policy: _Policy, config: GrpoConfig, *, seed: int, first_step: int = 0
     ) -> None:
-        """Train `policy` in place. `first_step`: number of the rollouts of an earlier run; schedules begin there."""
+        """Train `policy` in place. Step numbers and schedules begin after `first_step` rollouts of an earlier run."""
         self.problem = problem
         self._average = policy.copied() if config.weight_averaging else None
         self.policy: _Policy = policy.at_precision(PRECISIONS[config.precision])
@@ -130,8 +128,8 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
     def step(self) -> Record:
         """Sample one rollout and take its optimizer steps.
 
-        Raises InvariantError if sampled and computed probabilities differ before the first optimizer step. Raises NonFiniteError after
-        `MAX_SKIPPED` non-finite rollouts or minibatches in a row.
+        Raises InvariantError as `Problem.rollout`, and if sampled and computed probabilities differ before the first optimizer step.
+        Raises NonFiniteError after `MAX_SKIPPED` non-finite rollouts or minibatches in a row.
         """
         started, self._seconds = time.perf_counter(), {}
         name, events = self.problem.name, list[Event]()
@@ -172,7 +170,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         for rows in self._minibatches(rollout.rows):
             with self._timed("update"):
                 measured = self._backward(rollout, rows, knobs, is_first=not taken)
-            if not taken:
+            if not taken:  # Also after skipped minibatches, which change no weight.
                 assert_on_policy(measured, max_log_ratio=self.problem.max_log_ratio)
             elif measured.kl_old > MAX_KL_OLD:
                 refused = measured
@@ -195,18 +193,18 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
+        # 0 is the rollout's only epoch. If rows are fewer than minibatches, some parts are empty.
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
-        # Parts are empty with fewer rows than minibatches.
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
     def _backward(self, rollout: _Rollout, rows: Tensor, knobs: Knobs, *, is_first: bool) -> Measured:
         self._optimizer.zero_grad(set_to_none=True)
-        # Each piece's loss is divided by the minibatch's weight, so the gradients add up.
+        # Each piece's loss is divided by the whole minibatch's weight, so the gradients add up.
         total = float(rollout.row_weights[rows].sum())
         measured = Measured(total=total, num_rows=len(rows) if self.problem.is_sequential else total)
         for part in self.problem.parts(rollout, rows):
             reference: MoveDistribution | None = None
-            # Without a KL term in the loss, only the first minibatch measures the KL, which needs a forward pass.
+            # Without a KL term in the loss, only the first minibatch measures the KL, because the reference needs a forward pass.
             if is_first or knobs.kl_coefficient or knobs.recovery_coefficient:
                 with torch.no_grad():
                     reference = self.problem.distribution(self.problem.reference, part)
@@ -263,7 +261,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
             self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - started
 
     def preflight(self) -> dict[str, float]:
-        """Return the next rollout's metrics; weights and step stay.
+        """Return the next rollout's metrics; change neither weights nor step number.
 
         Raises InvariantError as `step`, and NonFiniteError at the first non-finite rollout. A non-finite loss raises nothing.
         """
@@ -278,14 +276,14 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return metrics
 
     def timings(self) -> Record:
-        """Return the last step's seconds. `step`'s record has no times, which differ between equal runs."""
+        """Return the last step's seconds. `step`'s record has no times, because equal runs have equal records."""
         parts = {part: self._seconds.get(part, 0.0) for part in ("states", "rollout", "update")}
         total = self._seconds.get("total", 0.0)
         times = {f"time/{part}": seconds for part, seconds in {**parts, "other": max(0.0, total - sum(parts.values()))}.items()}
         return Record(self.num_steps_done, times)
 
     def state(self, facts: Mapping[str, Any]) -> TrainingState:
-        """Return all of a checkpoint except the evaluation policy. `facts`, such as the settings, are stored."""
+        """Return all of a checkpoint except the evaluation policy. `facts`: JSON values to store, such as the settings."""
         tensors = {f"{_OF_PROBLEM}{name}": tensor for name, tensor in self.problem.state().items()}
         if self._average is not None:
             tensors |= {f"training.{name}": tensor for name, tensor in self.policy.network.state_dict().items()}
@@ -304,9 +302,9 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         self.problem.restore(state.tensors_of(_OF_PROBLEM))
 
     def begin_from(self, policy: _Policy, state: TrainingState, *, takes_optimizer: bool = True) -> None:
-        """Load a checkpoint's weights and, if `takes_optimizer`, Adam's moments. Step, schedules and controllers stay.
+        """Load a checkpoint's weights and, if `takes_optimizer`, Adam's moments. Step number, schedules and controllers stay.
 
-        Raises IncompatibleError if the checkpoint has another reference.
+        Raises IncompatibleError if the checkpoint was trained against another reference.
         """
         reference_hash = state.control["reference"]
         if self._reference_hash != reference_hash:
