@@ -52,7 +52,7 @@ def service() -> str:
         raise OrchestratorError(f"METAFLOW_DEFAULT_METADATA is service and METAFLOW_SERVICE_URL is not set: set it, {remedy}")
     try:
         response = requests.get(f"{address.rstrip('/')}/ping", headers=metaflow_config.SERVICE_HEADERS, timeout=_SECONDS)
-    except (requests.RequestException, UnicodeError) as error:
+    except (requests.RequestException, ValueError) as error:  # A ValueError for some wrong host names, such as `a..b`.
         kind = type(error).__name__
         raise OrchestratorError(
             f"Metaflow's metadata service {address} does not answer ({kind}): correct METAFLOW_SERVICE_URL, {remedy}"

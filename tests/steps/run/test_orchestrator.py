@@ -35,7 +35,12 @@ def test_a_configuration_that_is_there_or_not_needed_is_fine(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("address", "reason"),
-    [(None, "METAFLOW_SERVICE_URL is not set"), ("http://127.0.0.1:1", "does not answer"), ("nowhere", "does not answer")],
+    [
+        (None, "METAFLOW_SERVICE_URL is not set"),
+        ("http://127.0.0.1:1", "does not answer"),
+        ("http://a..b", "does not answer"),
+        ("nowhere", "does not answer"),
+    ],
 )
 def test_a_metadata_service_that_is_set_and_does_not_answer_is_named(
     address: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
