@@ -14,7 +14,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return the initial model's source as text. Raises LanguageModelError if `language.model` is a folder without a model."""
+    """Return the initial model's source as text. Raises LanguageModelError if `language.model` is a folder without `config.json`."""
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:
@@ -39,7 +39,7 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function: board -> ([move in UCI], []). Networks give probabilities in the second list.
+    """Return a function: board -> ([move in UCI], []). The second list is for probabilities, which only networks have.
 
     The first list is empty if no answer names a legal move. The first answer is greedy; retries are sampled with a fixed seed.
     """
