@@ -1,4 +1,4 @@
-"""Imitation before GRPO: a language model learns to write the answers that get the full reward.
+"""Imitation before GRPO: a language model learns to write the examples' target answers.
 
 The loss is the cross-entropy of the answers' tokens, end token included, under the mask of sampling (`grpo.language.generate.legal_moves`).
 """
@@ -73,7 +73,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Each task has its own batch, which saves padding."""
+    """Return each text task's sum of losses and number of tokens. A batch per task saves padding."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:

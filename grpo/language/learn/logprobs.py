@@ -1,4 +1,4 @@
-"""Exact entropy, KL divergence and log-probability of answers' tokens, over all tokens that the mask allows.
+"""Entropy, KL divergence and log-probability of each token of an answer, exact: computed over all allowed tokens.
 
 Legend: B answers, T tokens of the longest answer.
 """
@@ -21,7 +21,7 @@ _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32); limits me
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split `rows` (indices of answers) for forward passes, by `language.answers_per_forward` and `_MAX_LOGITS`; at least one row each."""
+    """Yield `rows` (indices of answers) in pieces for a forward pass each, limited by `language.answers_per_forward` and `_MAX_LOGITS`."""
     most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * policy.vocabulary))
     yield from torch.split(rows, min(most, policy.config.answers_per_forward))
 
