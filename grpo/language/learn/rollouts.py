@@ -1,9 +1,9 @@
-"""One rollout of a language model: groups of graded answers, exact measures, metrics.
+"""One rollout of a language model: groups of graded answers, each token's entropy and KL, metrics.
 
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
-Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts; it rises to 1
-during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token.
+Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts (all
+except the format). The fraction rises to 1 during the warm-up, so the policy first learns the format. A truncated answer has no end token.
 """
 
 from collections import Counter, defaultdict
@@ -90,7 +90,7 @@ class AnswerSampler:
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return a group of answers to each prompt. `step` and an answer's number select its random stream.
+        """Return a group of answers to each prompt. `step` and an answer's number select the answer's random stream.
 
         Raises the errors of `sampled_answers`.
         """
@@ -107,7 +107,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written], masks)
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Float32, so `group_advantages` can sum a group's equal rewards in float64 without rounding. Their advantages are then exactly 0.
+        # Float32 has fewer digits than the float64 sums of `group_advantages`, so a group's equal rewards get advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
