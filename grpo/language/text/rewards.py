@@ -54,6 +54,7 @@ class Grades:
 
 
 def grade(example: Example, text: str) -> Grades:
+    """`example` must not be a `PlayedExample`."""
     reading = example.read(text)
     if isinstance(example, MoveExample) and isinstance(reading, MoveAnswer):
         chess, is_legal_best = _choice_parts(example, reading), reading.best in example.moves

@@ -105,10 +105,12 @@ class EnvironmentAnswer(Reading):
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES, lists_moves: bool = True) -> MoveAnswer:
     """A misplaced, repeated or unknown label ends parsing; all later words are extra words.
 
-    A readable answer has one to five moves, an evaluation of each move, and one best move; only the last if not `lists_moves`.
+    A readable answer has one to five moves, an evaluation of each move, and one best move; without `lists_moves`, only the best
+    move. `num_legal` limits the expected moves.
     """
     expected = _LABELS if lists_moves else _LABELS[-1:]
     num_moves = min(NUM_MOVES, num_legal) if lists_moves else 0
+    # The prompt ends with the first label.
     labels, parts = [expected[0], *_LABEL.findall(text)], _LABEL.split(text)
     sections: dict[str, list[str]] = {label: [] for label in _LABELS}
     num_in_order, least = 0, 0
@@ -124,6 +126,7 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES, lists_moves: bool
     best = _as_move(named[0]) if named else None
     readable = [sum(field is not None for field in fields) for fields in (moves, evaluations, (best,))]
     num_surplus = max(0, len(listed) - num_moves) + max(0, len(numbers) - num_moves) + max(0, len(named) - 1)
+    # At least `lists_moves` (0 or 1) moves.
     is_complete = num_in_order == len(parts) and len(named) == 1 and lists_moves <= len(listed) == len(numbers) <= NUM_MOVES
     return MoveAnswer(
         num_sections=sum(map(bool, readable)),
