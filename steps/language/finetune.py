@@ -24,7 +24,7 @@ def body(work: Work) -> None:
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
     policy.config = language  # Checkpoints save these settings, which commands such as `play` use.
-    reference = policy.copied()
+    reference = policy.copied()  # The pretrained policy, also after a resume.
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 
     train = LanguageBoards(table, Split.TRAIN, language)
