@@ -73,6 +73,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
+    # Values without their intervals.
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.

@@ -33,7 +33,7 @@ Within runs: the mean's interval covers only the luck of the games. If this inte
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
-@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes the later seeds, because a click option has one value.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes the later seeds, because click gives an option one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the table of the runs so far; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
@@ -87,7 +87,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    steps = [step_of(name) for name in STEPS[1:-1]]
+    steps = [step_of(name) for name in STEPS[1:-1]]  # Without `start` and `end`.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 
