@@ -39,7 +39,7 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function: board -> ([move in UCI], []). The second list is for probabilities, which only networks have.
+    """Return a function: board -> ([move in UCI], []). Networks give probabilities in the second list.
 
     The first list is empty if no answer names a legal move. The first answer is greedy; retries are sampled with a fixed seed.
     """

@@ -85,7 +85,7 @@ class LanguagePolicy:
         return other
 
     def with_legal_moves(self, legal_moves: bool) -> Self:
-        """Return a copy with another `language.legal_moves` that shares the network object."""
+        """Return a copy that shares the network object."""
         other = copy.copy(self)
         other.config = self.config.model_copy(update={"legal_moves": legal_moves})
         return other
@@ -136,7 +136,7 @@ class LanguagePolicy:
         return None if length is None else int(length)
 
     def tokens(self, texts: Iterable[str]) -> list[tuple[int, ...]]:
-        """Return each text's token ids, without special tokens."""
+        """Return each text's token ids without special tokens."""
         return [self._ids(text) for text in texts]
 
     def refuse_nonfinite(self) -> None:

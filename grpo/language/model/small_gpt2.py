@@ -1,4 +1,4 @@
-"""The built-in model `small`: a small GPT-2, which begins with random weights and needs no download.
+"""The built-in model `small`: a GPT-2 with random initial weights, which needs no download.
 
 Embeddings contain a random vector of each feature: a token's piece and square, or the squares that a token's move leaves and reaches.
 """

@@ -90,7 +90,7 @@ class EnvironmentExample(Example):
 
 
 def move_example(row: Mapping[str, Any], *, lists_moves: bool = True) -> MoveExample:
-    """Make an example of a row of the dataset's board table. The target lists the five best moves, best first, or has the best alone.
+    """Make an example of a row of the board table. The target lists the five best moves, best first, or has the best alone.
 
     `sorted` is stable, so moves of equal value stay in order of action id.
     """
