@@ -34,6 +34,7 @@ class MoveMask:
         self.start: State = self._best
         if lists_moves:
             self.start = _trie([(label, _FREE)])
+            # From the last move's state back to the first move's.
             for number in range(min(NUM_MOVES, len(moves)), 0, -1):
                 labels = [(label, _FREE)] if number > 1 else []
                 self.start = _trie([*((move, self.start) for move in moves), *labels])

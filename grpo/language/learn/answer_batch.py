@@ -1,4 +1,4 @@
-"""Prompts with answers as padded token ids, and the logits of the answers' tokens."""
+"""Prompts with answers as padded token ids, and the answers' logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -73,7 +73,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Return each text task's sum of losses and number of tokens. A batch per task saves padding."""
+    """Return text task -> (sum of losses, number of tokens). A batch per task saves padding."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:

@@ -121,7 +121,7 @@ class LanguageProblem:
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return no tensors: each random stream is made from the seed and the step's number."""
+        """Return no tensors: seed and step number make each random stream."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

@@ -107,7 +107,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written], masks)
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Float32 has fewer digits than the float64 sums of `group_advantages`, so a group's equal rewards get advantages of exactly 0.
+        # Float32, so the float64 sums of `group_advantages` are exact, and a group's equal rewards get advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
