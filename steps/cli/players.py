@@ -85,7 +85,7 @@ def entered(
     An engine that names no legal move loses the game, and `says` gets a line. Without `says`, the engine's error ends the match. Raises
     ContestantError, EngineMissingError, or `find_policy`'s errors.
     """
-    # Wrong names end the command before the import of torch, which takes seconds.
+    # Names are checked before the slow import of torch.
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer

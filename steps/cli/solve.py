@@ -17,7 +17,7 @@ from steps.track.find import find_policy
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme that has its own line.
+_MIN_OF_GROUP: Final = 20  # Minimum puzzles of a rating band or theme with its own line.
 
 
 @click.command()
