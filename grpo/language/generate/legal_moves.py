@@ -55,7 +55,7 @@ class MoveMask:
 
 
 def move_masks(policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None) -> list[MoveMask | None]:
-    """Return each prompt's mask; equal prompts with equal choices share a mask object.
+    """Return each prompt's mask; equal prompts with equal choices share one object.
 
     `choices` are the moves (UCI) of each prompt, all legal ones by default. A mask is None without `language.legal_moves`, and for the
     environment task.

@@ -25,7 +25,7 @@ _RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which train
 
 
 class AnswerGenerator:
-    """A policy that answers prompts. `config` replaces the policy's saved `max_questions` (attempts) and `legal_moves`, nothing else."""
+    """A policy that answers prompts. `config` replaces only the policy's saved `max_questions` (attempts) and `legal_moves`."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
         self.policy = policy.with_legal_moves(config.legal_moves)

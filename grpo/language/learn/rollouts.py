@@ -3,7 +3,7 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
 Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts (all
-except the format). The fraction rises to 1 during the warm-up, so the policy first learns the format. A truncated answer has no end token.
+except the format). The fraction rises to 1 in the warm-up, so the policy learns the format first. A truncated answer has no end token.
 """
 
 from collections import Counter, defaultdict
@@ -54,7 +54,7 @@ class LanguageRollout:
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the untruncated answers. Only these train the policy."""
+        """Indices of the untruncated answers, which alone train the policy."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
