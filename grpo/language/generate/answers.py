@@ -71,11 +71,11 @@ def _written(
     streams: Sequence[np.random.Generator] | None,
     temperature: float,
 ) -> list[GeneratedAnswer]:
-    padded, mask, kept = distinct_prompts(policy, prompts)
+    padded, mask, prompt_rows = distinct_prompts(policy, prompts)
     output = policy.forward(padded, mask, num_last=1, use_cache=True)
     cache = output.past_key_values
-    cache.batch_select_indices(kept)
-    mask, logits = mask[kept], output.logits[kept]
+    cache.batch_select_indices(prompt_rows)
+    mask, logits = mask[prompt_rows], output.logits[prompt_rows]
     rows = list(range(len(prompts)))  # Unfinished answers.
     written: list[list[int]] = [[] for _ in prompts]
     log_probs: list[list[float]] = [[] for _ in prompts]
@@ -83,8 +83,8 @@ def _written(
     for length in range(1, policy.config.max_answer_tokens + 1):
         drawn_from = [states[row] for row in rows]
         own_streams = None if streams is None else [streams[row] for row in rows]
-        chosen, of_chosen = _drawn(logits[:, -1], token_choices(drawn_from, policy), temperature, own_streams)
-        for row, token, log_prob in zip(rows, chosen.tolist(), of_chosen.tolist(), strict=True):
+        chosen, chosen_log_probs = _drawn(logits[:, -1], token_choices(drawn_from, policy), temperature, own_streams)
+        for row, token, log_prob in zip(rows, chosen.tolist(), chosen_log_probs.tolist(), strict=True):
             written[row].append(token)
             log_probs[row].append(log_prob)
             if (own := masks[row]) is not None and token != policy.end_id:

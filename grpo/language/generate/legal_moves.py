@@ -60,8 +60,8 @@ def move_masks(policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence
     `choices` are the moves (UCI) of each prompt, all legal ones by default. A mask is None without `language.legal_moves`, and for the
     environment task.
     """
-    given: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
-    keys = [*zip(prompts, given, strict=True)]
+    choices_of_prompts: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
+    keys = [*zip(prompts, choices_of_prompts, strict=True)]
     masks: dict[Hashable, MoveMask | None] = {}
     for prompt, moves in dict.fromkeys(keys):
         position = read_move_prompt(prompt) if policy.config.legal_moves else None

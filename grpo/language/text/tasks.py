@@ -113,11 +113,11 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES, lists_moves: bool
     # The prompt ends with the first label.
     labels, parts = [expected[0], *_LABEL.findall(text)], _LABEL.split(text)
     sections: dict[str, list[str]] = {label: [] for label in _LABELS}
-    num_in_order, least = 0, 0
+    num_in_order, next_label = 0, 0
     for label, part in zip(labels, parts, strict=True):
-        if label not in _LABELS[least:]:
+        if label not in _LABELS[next_label:]:
             break
-        sections[label], least = part.split(), _LABELS.index(label) + 1
+        sections[label], next_label = part.split(), _LABELS.index(label) + 1
         num_in_order += 1
     num_lost = sum(len(part.split()) for part in parts[num_in_order:])
     listed, numbers, named = (sections[label] for label in _LABELS)
