@@ -48,13 +48,13 @@ class AnswerBatch:
                 f"an example of {longest} tokens does not fit into the model's context of {context}: lower language.num_history_moves"
             )
         prompt_ids, prompt_mask, prompt_of = distinct_prompts(policy, prompts)
-        width, chosen = max(map(len, answers)), masks or [None] * len(answers)
+        width, row_masks = max(map(len, answers)), masks or [None] * len(answers)
         return cls(
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,
             prompt_of=prompt_of,
             targets=torch.tensor([[*ids, *[IGNORED] * (width - len(ids))] for ids in answers], device=policy.device),
-            states=tuple([None] * len(ids) if mask is None else mask.states(ids) for ids, mask in zip(answers, chosen, strict=True)),
+            states=tuple([None] * len(ids) if mask is None else mask.states(ids) for ids, mask in zip(answers, row_masks, strict=True)),
         )
 
     def __len__(self) -> int:

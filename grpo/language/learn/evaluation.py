@@ -53,9 +53,9 @@ class EvaluationBoards:
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
             raise ValueError("the dataset has no boards in its heldout split")
-        of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
+        indices_by_phase = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
         # One board of each phase in turn.
-        in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
+        in_turn = (index for index in chain.from_iterable(zip_longest(*indices_by_phase)) if index is not None)
         chosen = [rows[index] for index in sorted(islice(in_turn, config.num_heldout_boards))]
         for row in chosen:
             if row["strong_values"] is None:

@@ -22,8 +22,8 @@ _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32); limits me
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
     """Yield `rows` (indices of answers) in pieces for a forward pass each, limited by `language.answers_per_forward` and `_MAX_LOGITS`."""
-    most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * policy.vocabulary))
-    yield from torch.split(rows, min(most, policy.config.answers_per_forward))
+    max_rows = max(1, _MAX_LOGITS // (batch.targets.shape[1] * policy.vocabulary))
+    yield from torch.split(rows, min(max_rows, policy.config.answers_per_forward))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

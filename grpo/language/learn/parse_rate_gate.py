@@ -66,11 +66,11 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
     """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps`: imitation's steps."""
-    low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
-    if not low:
+    too_low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
+    if not too_low:
         return
     is_random = config.model == SMALL and num_steps == 0
-    listed = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
+    listed = "; ".join(f"{task} task: parse rate {rate}" for task, rate in too_low.items())
     raise UnreadableError(
         f"{'a model with random weights writes unreadable answers' if is_random else 'too few answers can be parsed'}: {listed}."
         f" language.min_parse_rate = {config.min_parse_rate:g}, because groups of unreadable answers teach nothing: train"

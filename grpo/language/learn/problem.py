@@ -88,8 +88,8 @@ class LanguageProblem:
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
             rewards, advantages = (
-                of_answers.to(is_token.device)[chosen, None].expand_as(is_token)[is_token][:, None]
-                for of_answers in (rollout.rewards, rollout.advantages)
+                per_answer.to(is_token.device)[chosen, None].expand_as(is_token)[is_token][:, None]
+                for per_answer in (rollout.rewards, rollout.advantages)
             )
             yield Batch(
                 states=answers,

@@ -122,11 +122,11 @@ class AnswerSampler:
 
 
 def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
-    metrics = {f"language/{name}": value for name, value in _of(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
+    metrics = {f"language/{name}": value for name, value in _means(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
     for task in TextTask:
         rows = torch.tensor([answer.example.task == task for answer in rollout.answers])
         if rows.any():
-            metrics |= {f"language/{name}/{task}": value for name, value in _of(rollout, rows).items()}
+            metrics |= {f"language/{name}/{task}": value for name, value in _means(rollout, rows).items()}
     legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == TextTask.MOVE]
     entropies, divergences = rollout.measures.of_answers()
     return {
@@ -141,7 +141,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
     }
 
 
-def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
+def _means(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
     """Return metrics of the answers that `rows` [B] selects, which must be whole groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]
