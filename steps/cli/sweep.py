@@ -26,7 +26,8 @@ from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
 _NOTES: Final = """
-Elo [95 % interval]. Gain: candidate against own start, in the confirmation games. Ladder gain: candidate's rating minus own start's.
+Elo [95 % interval]. Gain: candidate against own start (policy before GRPO) in the confirmation games.
+Ladder gain: candidate's rating minus own start's.
 Between runs: the mean's interval covers all that a seed changes (Student's t); one seed has no interval.
 Within runs: the mean's interval covers only the luck of the games. If this interval is wider, the few runs agree by chance."""
 
