@@ -14,7 +14,7 @@ from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Return the initial model's source as text. Raises LanguageModelError if `language.model` is a folder without a model."""
+    """Return the initial model's source as text. Raises LanguageModelError if `language.model` is a folder without `config.json`."""
     model = settings.language.model
     folder = model_folder(model)
     if folder is None:

@@ -18,7 +18,7 @@ from steps.track.find import LAST, NotFoundError, find_run
 @click.command()
 @click.argument("name", metavar="[RUN[/STEP]]", default=LAST)
 def command(name: str) -> int:
-    """Write a step's card (default: report) to an HTML file, and open the file if there is a desktop.
+    """Write a step's card (page of charts; default: report) to an HTML file, and open the file if there is a desktop.
 
     Call this command in the folder in which the run was started: Metaflow keeps the cards there.
     """

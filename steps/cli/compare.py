@@ -27,8 +27,8 @@ def command(first: str, second: str) -> int:
     store = Store.of(Machine.here())
     runs = [find_run(name, store) for name in (first, second)]
     results = [results_of(run, store) for run in runs]
-    verdicts = [status_of(run) if document is None else document.decision.verdict for run, document in zip(runs, results, strict=True)]
-    rows = zip("AB", runs, verdicts, strict=True)
+    outcomes = [status_of(run) if document is None else document.decision.verdict for run, document in zip(runs, results, strict=True)]
+    rows = zip("AB", runs, outcomes, strict=True)
     print(text_table([(side, run.name, when(run.started), verdict, run.facts["label"]) for side, run, verdict in rows]))
     if runs[0].name == runs[1].name:
         print("A and B are the same run.")
@@ -73,6 +73,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
+    # Values without their intervals.
     values = [result.estimate.text(result.unit).partition(" ")[0] for result in (a, b)]
     change = difference(a.estimate, b.estimate)
     better = "A" if (change.value > 0) == (a.unit != Unit.REGRET) else "B"  # A lower regret is better.
@@ -80,5 +81,5 @@ def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:
 
 
 def _differing(a: Measurement, b: Measurement) -> list[str]:
-    first, second = a.yardstick, b.yardstick
-    return [name for name in first | second if first.get(name) is None or first.get(name) != second.get(name)]
+    yardstick_a, yardstick_b = a.yardstick, b.yardstick
+    return [name for name in yardstick_a | yardstick_b if yardstick_a.get(name) is None or yardstick_a.get(name) != yardstick_b.get(name)]

@@ -46,6 +46,7 @@ def _columns(history: History) -> str:
     """Return the used and unused columns. In this project's histories, only unknown columns are shown."""
     if not history.is_ours:
         return history.columns_text()
+    # The journal has three more columns.
     unknown = [column for column in history.unused if column not in METRICS and column not in ("time", "aside", "record")]
     return f"not used: {', '.join(unknown)}" if unknown else ""
 
@@ -84,6 +85,6 @@ def _history_of(run: Run, store: Store) -> Path | None:
 
 
 def _history_file(folder: Path) -> Path | None:
-    """Return the history, else (for an unfinished step) the journal, which has the same records."""
+    """Return the history, or an unfinished step's journal with the same records; None without records."""
     paths = (folder / HISTORY, folder / JOURNAL)
     return next((path for path in paths if path.is_file() and path.stat().st_size), None)

@@ -11,7 +11,7 @@ from steps.run.processes import PLACES
 
 
 @click.command()
-@click.option("--with", "place", type=click.Choice(PLACES), help="Also check what a run there needs (the flow's --with).")
+@click.option("--with", "place", type=click.Choice(PLACES), help="Also check what the flow's --with needs.")
 @settings_options
 def command(config: str | None, values: tuple[str, ...], place: str | None) -> int:
     """Check what a run needs, without changing anything; `--with` writes an object to the bucket and deletes it.

@@ -31,7 +31,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "export": "write a policy's files and model card",
     },
 }
-"""Group -> command -> purpose. Module NAME has the function `command`."""
+"""Group -> command -> purpose. Module COMMAND has the function `command`."""
 COMMANDS: Final = {name: goal for group in _GROUPS.values() for name, goal in group.items()}
 
 

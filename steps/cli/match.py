@@ -81,7 +81,7 @@ def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Setti
 
 def _text(result: MatchResult) -> str:
     report = result.report()
-    # "Adjudicated" gives undecided games to the side that the engine finds better.
+    # "Adjudicated" gives some draws to the side that the engine finds clearly better.
     rows = [
         ("as played", report.score.score_text),
         ("adjudicated", result.interval(adjudicated=True).score_text),

@@ -58,6 +58,7 @@ def parse_contestant(text: str) -> Contestant:
             raise _unreadable(text)
         return Contestant(text=text, engine=match["path"], limit=f"{match['unit']} {limit}", random_share=share)
     name, number = match.groups() if (match := _AT_TEMPERATURE.fullmatch(text)) else (text, None)
+    # Only paths may contain `:` or `@`.
     is_path = os.sep in name or Path(name).exists()
     if name in ("", "random") or (not is_path and (":" in name or "@" in name)) or (number is not None and float(number) == 0):
         raise _unreadable(text)
@@ -81,10 +82,10 @@ def entered(
 ) -> Iterator[list[Entrant]]:
     """Yield the opened players in order; their engines run until the block ends.
 
-    An engine without a legal move loses the game, and `says` gets a line. Without `says`, the engine's error ends the match. Raises
+    An engine that names no legal move loses the game, and `says` gets a line. Without `says`, the engine's error ends the match. Raises
     ContestantError, EngineMissingError, or `find_policy`'s errors.
     """
-    # Wrong names end the command before the import of torch, which takes seconds.
+    # Names are checked before the slow import of torch.
     policies = [_policy(contestant, machine) if contestant.model else None for contestant in contestants]
     from grpo.base.seeding import numpy_stream
     from grpo.match.players import DilutedPlayer, EnginePlayer, RandomPlayer
@@ -100,7 +101,7 @@ def entered(
 
     with ExitStack() as stack:
         entrants = []
-        # Each player has its own random stream, because equal players would draw equal numbers from a common one.
+        # Each player has its own random stream, because equal streams would give equal players the same numbers.
         for number, (contestant, policy) in enumerate(zip(contestants, policies, strict=True)):
             stream = ("contestant", number)
             if policy is not None:

@@ -16,7 +16,7 @@ from steps.run.terminal import duration
 @click.command()
 @click.option("--last", type=COUNT, default=10, metavar="N", help="Number of runs to list (default 10).")
 def command(last: int) -> int:
-    """List the runs of the store (CHESS_GRPO_STORE, else CHESS_GRPO_HOME), newest first; mark and log runs whose processes are gone."""
+    """List the runs of CHESS_GRPO_STORE (default: CHESS_GRPO_HOME), newest first. Record the end of runs whose processes are gone."""
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)

@@ -27,7 +27,7 @@ _HASH: Final = 12  # Printed digits of a hash.
 def command(name: str) -> int:
     """Show a run (default: the last): status, error, settings, command, steps, results with 95 % intervals, findings, files."""
     store = Store.of(Machine.here())
-    run = find_run(name, store, has=lambda _: True)
+    run = find_run(name, store, has=lambda _: True)  # `last` includes running runs.
     results = results_of(run, store)
     print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nFiles and pages"]))
     print(text_table(_locations(run, store), indent="  "))

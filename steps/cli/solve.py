@@ -17,7 +17,7 @@ from steps.track.find import find_policy
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme that has its own line.
+_MIN_OF_GROUP: Final = 20  # Minimum puzzles of a rating band or theme with its own line.
 
 
 @click.command()
@@ -25,7 +25,7 @@ _MIN_OF_GROUP: Final = 20  # Fewest puzzles of a rating band or theme that has i
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--limit", type=COUNT, metavar="N", help="Use the first N usable exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
-    """Print the fractions of Lichess puzzles (.csv, by rating and theme) and EPD suites (.epd) that a policy's best moves solve.
+    """Print which fraction of Lichess puzzles (.csv, also by rating and theme) and EPD suites (.epd) a policy's best moves solve.
 
     FILE: a file, folder, glob or s3:// address, also compressed. MODEL: champion, peak, a run id or a folder (docs/commands.md).
     """

@@ -26,14 +26,15 @@ from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
 _NOTES: Final = """
-Elo [95 % interval]. Gain: candidate against own start, in the confirmation games. Ladder gain: candidate's rating minus own start's.
+Elo [95 % interval]. Gain: candidate against own start (policy before GRPO) in the confirmation games.
+Ladder gain: candidate's rating minus own start's.
 Between runs: the mean's interval covers all that a seed changes (Student's t); one seed has no interval.
 Within runs: the mean's interval covers only the luck of the games. If this interval is wider, the few runs agree by chance."""
 
 
 @click.command()
 @click.option("--seeds", "seed", type=int, required=True, metavar="N...", help="Seeds of the runs: --seeds 31 32 33.")
-@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes the later seeds, because a click option has one value.
+@click.argument("words", metavar="SETTINGS", nargs=-1)  # Also takes the later seeds, because click gives an option one value.
 @click.option("--set", "values", multiple=True, metavar="KEY=A,B", help="Values of a setting; several --set combine.")
 @click.option("--show", "only_shows", is_flag=True, help="Print the table of the runs so far; run and write nothing.")
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
@@ -87,7 +88,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def _code(policies: Iterable[tuple[str, str]]) -> str:
-    steps = [step_of(name) for name in STEPS[1:-1]]
+    steps = [step_of(name) for name in STEPS[1:-1]]  # Without `start` and `end`.
     return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
 
 

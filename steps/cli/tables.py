@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 
 def text_table(rows: Iterable[Sequence[str]], *, indent: str = "") -> str:
-    """Return aligned columns."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     padded = (indent + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -8,7 +8,7 @@ from steps.run.store import Store
 
 
 @click.command()
-@click.option("--again", is_flag=True, help="Check all runs, because a database was restored or deleted.")
+@click.option("--again", is_flag=True, help="Check all runs, after a database was restored or deleted.")
 def command(again: bool) -> int:
     """Log to MLflow what the store's runs could not log during an outage.
 

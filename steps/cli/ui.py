@@ -44,7 +44,7 @@ def command(port: int) -> int:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
         return 0
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
-    # Not an argument, because the address may hold a password.
+    # Other users see arguments, and the address may hold a password.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}
     arguments = [sys.executable, "-m", "mlflow", "ui", "--host", _HOST, "--port", str(port), "--workers", "1"]
     os.execve(sys.executable, arguments, environment)  # noqa: S606  # The UI replaces this process and gets its signals.

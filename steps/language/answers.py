@@ -15,8 +15,8 @@ from grpo.language.text.examples import Example, LanguageBoards
 from grpo.language.text.rewards import Grades
 from steps.names import ANSWERS
 
-_NUM_SHOWN: Final = 6  # Most examples of each text task.
-_NUM_DRAWN: Final = 64  # Most random examples to choose from.
+_NUM_SHOWN: Final = 6  # Maximum examples of each text task.
+_NUM_DRAWN: Final = 64  # Maximum random examples to choose from.
 
 
 class ShownAnswer(Document):
@@ -26,7 +26,7 @@ class ShownAnswer(Document):
     text: str
     num_tokens: int
     is_truncated: bool
-    reward: float | None  # Points, with the chess parts at full weight; None without a grader.
+    reward: float | None  # Points, all parts at full weight; None without a grader.
     parts: dict[str, float]  # Part of the reward -> points.
 
 

@@ -24,24 +24,24 @@ def body(work: Work) -> None:
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
     policy.config = language  # Checkpoints save these settings, which commands such as `play` use.
-    reference = policy.copied()
+    reference = policy.copied()  # The pretrained policy, also after a resume.
     origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 
     train = LanguageBoards(table, Split.TRAIN, language)
-    first = 0 if origin is None else origin[1].step
-    problem = LanguageProblem(reference, train, settings, grader=grade, first_step=first)
-    trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first)
+    first_step = 0 if origin is None else origin[1].step
+    problem = LanguageProblem(reference, train, settings, grader=grade, first_step=first_step)
+    trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first_step)
     if origin is not None:
         trainer.begin_from(*origin)
     evaluated = EvaluationBoards.of_table(table, config=language)
     validation = LanguageBoards(table, Split.VALIDATION, language)
-    asked = reward_examples(validation, language.num_heldout_boards)
+    examples = reward_examples(validation, language.num_heldout_boards)
     generator = AnswerGenerator(trainer.evaluation_policy, language)
 
-    def measured() -> dict[str, float]:
-        return evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, asked, grade).metrics()
+    def measure() -> dict[str, float]:
+        return evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, examples, grade).metrics()
 
-    TrainingLoop(work, trainer, measured).run()
+    TrainingLoop(work, trainer, measure).run()
     before = LanguagePolicy.load(work.inputs["pretrain"], work.device)
     shown = shown_examples(validation, seed=settings.seed)
     write_answers(work.folder, {"pretrained": before, "trained": trainer.evaluation_policy}, shown, grade)

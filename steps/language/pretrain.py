@@ -37,7 +37,7 @@ class LanguageImitation(Document):
 def body(work: Work) -> None:
     """Write the policy with the lowest validation loss (without imitation, the initial policy), a report and example answers.
 
-    Raises UnreadableError for a low parse rate, NonFiniteError and TooLongError, all before the policy is written.
+    Raises UnreadableError for a low parse rate, NonFiniteError, TooLongError and `load_model`'s errors, all before the policy is written.
     """
     settings, table = work.settings, read_boards(work.inputs["join_boards"])
     # Settings that imitation does not read get their defaults: the saved policy must not depend on them.

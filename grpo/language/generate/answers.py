@@ -1,4 +1,4 @@
-"""Generation of answers: greedy, or sampled from the distribution over all tokens that the mask allows (`legal_moves`).
+"""Generation of answers: greedy, or sampled. A mask (`legal_moves`) limits the choice of each token.
 
 Each answer has its own random generator, so other prompts of a batch change the answer only by rounding.
 """
@@ -25,14 +25,14 @@ class GeneratedAnswer:
     is_truncated: bool  # Whether `language.max_answer_tokens` cut the answer before its end token.
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]  # With the end token, unless truncated.
-    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, at the sampling temperature (greedy: 1).
-    mask: MoveMask | None = field(compare=False, repr=False)
+    log_probs: tuple[float, ...] = field(compare=False)  # One per token, in nats, under the mask, at the sampling temperature (greedy: 1).
+    mask: MoveMask | None = field(compare=False, repr=False)  # None allows every token.
 
 
 def greedy_answers(
     policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None
 ) -> list[GeneratedAnswer]:
-    """Raises the errors of `sampled_answers`."""
+    """`choices` and errors: see `sampled_answers`."""
     return sampled_answers(policy, prompts, choices, temperature=1.0, streams=None)
 
 
@@ -46,14 +46,14 @@ def sampled_answers(
 ) -> list[GeneratedAnswer]:
     """Return one answer per prompt: sampled at a temperature above 0, or greedy if `streams` (one per prompt) is None.
 
-    `choices`: see `move_masks`.
+    `choices`: the moves (UCI) that each answer may name (`move_masks`).
 
-    Raises NonFiniteError if a logit is NaN or infinite, TooLongError if a prompt and its answer may exceed the model's context.
+    Raises NonFiniteError if a logit is NaN or +inf, TooLongError if a prompt and its answer may exceed the model's context.
     """
     ids, masks = policy.tokens(prompts), move_masks(policy, prompts, choices)
     refuse_too_long(policy, ids)
     answers: dict[int, GeneratedAnswer] = {}
-    # Sorting saves padding, and puts equal prompts side by side.
+    # Sorting saves padding, and a batch reads its equal prompts once.
     order = sorted(range(len(prompts)), key=lambda index: (len(ids[index]), ids[index]))
     size = policy.config.answers_per_forward
     for rows in (order[start : start + size] for start in range(0, len(order), size)):
@@ -71,11 +71,11 @@ def _written(
     streams: Sequence[np.random.Generator] | None,
     temperature: float,
 ) -> list[GeneratedAnswer]:
-    padded, mask, kept = distinct_prompts(policy, prompts)
+    padded, mask, prompt_rows = distinct_prompts(policy, prompts)
     output = policy.forward(padded, mask, num_last=1, use_cache=True)
     cache = output.past_key_values
-    cache.batch_select_indices(kept)
-    mask, logits = mask[kept], output.logits[kept]
+    cache.batch_select_indices(prompt_rows)
+    mask, logits = mask[prompt_rows], output.logits[prompt_rows]
     rows = list(range(len(prompts)))  # Unfinished answers.
     written: list[list[int]] = [[] for _ in prompts]
     log_probs: list[list[float]] = [[] for _ in prompts]
@@ -83,8 +83,8 @@ def _written(
     for length in range(1, policy.config.max_answer_tokens + 1):
         drawn_from = [states[row] for row in rows]
         own_streams = None if streams is None else [streams[row] for row in rows]
-        chosen, of_chosen = _drawn(logits[:, -1], token_choices(drawn_from, policy), temperature, own_streams)
-        for row, token, log_prob in zip(rows, chosen.tolist(), of_chosen.tolist(), strict=True):
+        chosen, chosen_log_probs = _drawn(logits[:, -1], token_choices(drawn_from, policy), temperature, own_streams)
+        for row, token, log_prob in zip(rows, chosen.tolist(), chosen_log_probs.tolist(), strict=True):
             written[row].append(token)
             log_probs[row].append(log_prob)
             if (own := masks[row]) is not None and token != policy.end_id:
@@ -110,7 +110,7 @@ def _written(
 
 
 def distinct_prompts(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, ...]:
-    """Return P distinct prompts, padded on the left: token ids and mask, [P, tokens], and each prompt's index among them."""
+    """Return the distinct prompts' token ids and mask, [distinct, tokens], padded on the left, and each prompt's row, [prompts]."""
     distinct = {ids: index for index, ids in enumerate(dict.fromkeys(map(tuple, prompts)))}
     width = max(map(len, distinct))
     padded = [[*[policy.pad_id] * (width - len(ids)), *ids] for ids in distinct]
@@ -122,7 +122,7 @@ def distinct_prompts(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -
 def _drawn(
     logits: Tensor, choices: TokenChoices | None, temperature: float, streams: Sequence[np.random.Generator] | None
 ) -> tuple[Tensor, Tensor]:
-    """Return one token per row of logits [rows, vocabulary] and its log-probability; the likeliest token if `streams` is None."""
+    """Return a token and its log-probability for each row of logits [rows, vocabulary]; the likeliest token if `streams` is None."""
     if not bool((logits < torch.inf).all()):  # NaN < inf is false.
         raise NonFiniteError("the language model's logits are NaN or infinite: its weights are damaged or overflow; use an intact model")
     distribution = token_distribution(logits, choices, temperature=temperature)
@@ -146,7 +146,7 @@ def _answer(
 
 
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
-    """Raise TooLongError if a prompt plus `language.max_answer_tokens` exceeds the model's context."""
+    """Raise TooLongError if a prompt (token ids) plus `language.max_answer_tokens` exceeds the model's context."""
     num_answer, context, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)
     if context is not None and longest + num_answer > context:
         raise TooLongError(

@@ -1,11 +1,11 @@
-"""Masks by which answers of the move task name legal moves only.
+"""Masks: the tokens that an answer may have next, so the answer's moves are legal.
 
-A prompt, the moves to choose from, and the tokens written so far determine a mask, so sampling, scoring and playing share one
-distribution.
+The prompt, the moves to choose from, and the tokens written so far determine the allowed tokens. So sampling, scoring and playing share one
+distribution. Allowed tokens:
 
-- Section M: moves; after the first also the label of section E, after the last expected one only this label.
-- Section E, and answers of the environment task: every token.
-- Section B: one move, then the end token.
+- Section M (moves): a move; after the first move, also section E's label; after `NUM_MOVES` (or all legal) moves, only this label.
+- Section E (evaluations), and answers of the environment task (predict a position): every token.
+- Section B (best move): one move, then the end token.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -23,10 +23,10 @@ _FREE: Final = None
 
 
 class MoveMask:
-    """The mask of the answers to one prompt: states, of which each answer's tokens lead to the next."""
+    """The mask of the answers to one prompt. Each token of an answer leads from one state to the next."""
 
     def __init__(self, policy: LanguagePolicy, named: Sequence[str], *, lists_moves: bool) -> None:
-        """`named` are the moves (UCI) that an answer can name."""
+        """`named`: moves (UCI) that an answer may name. `lists_moves`: whether answers begin with section M, not B."""
         moves = policy.tokens(f" {move}" for move in named)
         label, self._label_best = policy.tokens((LABEL_EVALUATIONS, LABEL_BEST))
         end: State = {policy.end_id: {}}
@@ -34,12 +34,13 @@ class MoveMask:
         self.start: State = self._best
         if lists_moves:
             self.start = _trie([(label, _FREE)])
+            # From the last move's state back to the first move's.
             for number in range(min(NUM_MOVES, len(moves)), 0, -1):
                 labels = [(label, _FREE)] if number > 1 else []
                 self.start = _trie([*((move, self.start) for move in moves), *labels])
 
     def after(self, state: State, written: Sequence[int]) -> State:
-        """Return the state after the last token of `written`, which `state` allows."""
+        """Return the state after the last token of `written`; `state` is the state before this token."""
         if state is not _FREE:
             return state[written[-1]]  # type: ignore[no-any-return]
         size = len(self._label_best)
@@ -54,13 +55,13 @@ class MoveMask:
 
 
 def move_masks(policy: LanguagePolicy, prompts: Sequence[str], choices: Sequence[tuple[str, ...]] | None = None) -> list[MoveMask | None]:
-    """Return each prompt's mask; equal prompts with equal choices share one.
+    """Return each prompt's mask; equal prompts with equal choices share one object.
 
     `choices` are the moves (UCI) of each prompt, all legal ones by default. A mask is None without `language.legal_moves`, and for the
     environment task.
     """
-    given: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
-    keys = [*zip(prompts, given, strict=True)]
+    choices_of_prompts: Sequence[tuple[str, ...] | None] = [None] * len(prompts) if choices is None else choices
+    keys = [*zip(prompts, choices_of_prompts, strict=True)]
     masks: dict[Hashable, MoveMask | None] = {}
     for prompt, moves in dict.fromkeys(keys):
         position = read_move_prompt(prompt) if policy.config.legal_moves else None
@@ -76,7 +77,7 @@ def token_choices(states: Sequence[State], policy: LanguagePolicy) -> TokenChoic
     """Return the tokens that each state allows, in ascending order; None if all states allow every token."""
     if all(state is _FREE for state in states):
         return None
-    distinct = {id(state): state for state in states}  # Answers to one prompt share states.
+    distinct = {id(state): state for state in states}  # Answers to one prompt share state objects.
     lists = [range(policy.vocabulary) if state is _FREE else sorted(state) for state in distinct.values()]
     width = max(map(len, lists))
     row_of = {key: row for row, key in enumerate(distinct)}
@@ -87,7 +88,7 @@ def token_choices(states: Sequence[State], policy: LanguagePolicy) -> TokenChoic
 
 
 def _trie(words: Iterable[tuple[Sequence[int], State]]) -> dict[int, Any]:
-    """Return the first state of words, each with the state that follows. No word begins another."""
+    """Return the state that allows one of `words`, pairs of tokens and the state after the word. No word begins another word."""
     root: dict[int, Any] = {}
     for tokens, after in words:
         node = root

@@ -1,6 +1,6 @@
 """A language model as a player of matches and as a UCI engine.
 
-The model has up to `language.max_questions` attempts per position to name a legal move; without one it loses the game.
+If the model names no legal move in `language.max_questions` attempts, it loses the game.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which train
 
 
 class AnswerGenerator:
-    """A policy that answers prompts. Of `config` count the attempts and `legal_moves`, not of the settings saved with the policy."""
+    """A policy that answers prompts. `config` replaces only the policy's saved `max_questions` (attempts) and `legal_moves`."""
 
     def __init__(self, policy: LanguagePolicy, config: LanguageConfig) -> None:
         self.policy = policy.with_legal_moves(config.legal_moves)
@@ -35,7 +35,6 @@ class AnswerGenerator:
         return [answer.text for answer in greedy_answers(self.policy, prompts, choices)]
 
     def unmasked(self, prompts: Sequence[str]) -> list[str]:
-        """Return greedy answers from the distribution over all tokens."""
         return [answer.text for answer in greedy_answers(self.policy.with_legal_moves(False), prompts)]
 
     def sampled(
@@ -56,8 +55,8 @@ def board_prompts(boards: Sequence[chess.Board], config: LanguageConfig) -> list
 def choices_in_game(board: chess.Board, allowed: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Return the legal moves (UCI) that repeat no position of the move stack, or all legal moves if each repeats one.
 
-    A prompt has no history, so without this rule greedy answers repeat until the game is drawn. If `allowed` (UCI) is not empty, other
-    moves are left out.
+    A prompt has no earlier moves, so without this rule greedy answers repeat positions until the game is drawn. If `allowed` (UCI) is not
+    empty, other moves are left out.
     """
     moves = [move for move in board.legal_moves if not allowed or move.uci() in allowed]
     repeating = set(repeating_moves(board))
@@ -87,8 +86,8 @@ def moves_with_retries(
 ) -> list[Reply]:
     """Return one reply per board. A reply has no move if no answer names a legal move.
 
-    The first answer is sampled at `temperature`, or greedy for None. Retries are always sampled at temperature 1; a greedy retry would
-    repeat the answer.
+    The first answer is sampled at `temperature`, or greedy for None. Retries are sampled at temperature 1, because a greedy retry would
+    repeat the answer. Each board has its own stream.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     config = generator.config
@@ -119,6 +118,7 @@ def moves_with_retries(
 
 class LanguagePlayer:
     def __init__(self, generator: AnswerGenerator, name: str, *, temperature: float | None, rng: np.random.Generator) -> None:
+        """`temperature`: None is greedy. `rng` seeds one random stream per game."""
         self.name = name
         self._generator = generator
         self._temperature = temperature
@@ -134,9 +134,9 @@ class LanguageMoveFinder:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the first allowed legal move that an answer names. If no answer names one, the engine resigns.
+        """Return the first allowed legal move that an answer names. If no answer names such a move, the engine resigns.
 
-        `seed`, `num_games` (the game's number) and the ply select the random stream, so a repeated `go` gives the same move.
+        `seed`, `num_games` (the game's number) and the ply select the random stream, so a repeated UCI `go` gives the same move.
         """
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())

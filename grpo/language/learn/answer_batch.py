@@ -1,4 +1,4 @@
-"""Prompts with answers as padded token ids, and the logits of the answers' tokens."""
+"""Prompts with answers as padded token ids, and the answers' logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ class AnswerBatch:
 
     Answers have an end token only if the caller appends it.
 
-    Legend: P prompts, C tokens of the longest, R answers, T tokens of the longest, K tokens of all answers, V size of the vocabulary.
+    Legend: P prompts, C tokens of the longest prompt, R answers, T tokens of the longest answer, K tokens of all answers, V logits.
     """
 
     prompt_ids: Tensor  # [P, C]
     prompt_mask: Tensor  # [P, C], 1 for tokens, 0 for padding.
     prompt_of: Tensor  # [R], index of each answer's prompt.
     targets: Tensor  # [R, T], the answers' tokens, then `IGNORED`.
-    states: tuple[Sequence[State], ...]  # [R][tokens], which tokens were allowed.
+    states: tuple[Sequence[State], ...]  # [R][tokens], the tokens allowed in each place.
 
     @classmethod
     def of(
@@ -40,7 +40,7 @@ class AnswerBatch:
     ) -> Self:
         """Batch token ids (at least one row) on the policy's device; without `masks`, every token is allowed.
 
-        Raises TooLongError if a row exceeds the model's context.
+        Raises TooLongError if a prompt and its answer exceed the model's context.
         """
         context, longest = policy.max_positions, max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
         if context is not None and longest > context:
@@ -48,13 +48,13 @@ class AnswerBatch:
                 f"an example of {longest} tokens does not fit into the model's context of {context}: lower language.num_history_moves"
             )
         prompt_ids, prompt_mask, prompt_of = distinct_prompts(policy, prompts)
-        width, chosen = max(map(len, answers)), masks or [None] * len(answers)
+        width, row_masks = max(map(len, answers)), masks or [None] * len(answers)
         return cls(
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,
             prompt_of=prompt_of,
             targets=torch.tensor([[*ids, *[IGNORED] * (width - len(ids))] for ids in answers], device=policy.device),
-            states=tuple([None] * len(ids) if mask is None else mask.states(ids) for ids, mask in zip(answers, chosen, strict=True)),
+            states=tuple([None] * len(ids) if mask is None else mask.states(ids) for ids, mask in zip(answers, row_masks, strict=True)),
         )
 
     def __len__(self) -> int:
@@ -83,9 +83,10 @@ class AnswerBatch:
         return self.targets[self.is_token]
 
     def logits(self, policy: LanguagePolicy) -> Tensor:
-        """Return the logits that predict `tokens`, [K, V] float32; 0 at the end, if all further tokens are certain.
+        """Return the logits that predict `tokens`, [K, V] float32.
 
-        The model reads the answers up to the last token with a choice.
+        The model reads answers up to the last place that allows several tokens. Later logits are 0, because a single allowed token has
+        probability 1.
         """
         num_read = max(
             index for states in self.states for index, state in enumerate(states) if state is None or len(state) > 1 or not index
@@ -103,7 +104,7 @@ class AnswerBatch:
         return torch.cat(logits, dim=1)[self.is_token].float()
 
     def distribution(self, policy: LanguagePolicy, *, temperature: float) -> MoveDistribution:
-        """Return the distribution of each token over the allowed tokens, [K, columns]."""
+        """Return each token's distribution, [K, columns]. A column is an allowed token."""
         return token_distribution(self.logits(policy), self._choices(policy), temperature=temperature)
 
     def columns(self, policy: LanguagePolicy) -> Tensor:

@@ -29,7 +29,7 @@ from grpo.match.regret import HeldoutScores
 from grpo.settings.language import LanguageConfig
 
 _ROOT: Final = 0  # One seed for all policies makes comparisons less noisy.
-_NUM_SAMPLED: Final = 2
+_NUM_SAMPLED: Final = 2  # Answers per board.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -45,7 +45,7 @@ class EvaluationBoards:
 
     @classmethod
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
-        """Return up to `language.num_heldout_boards` held-out boards of the dataset's board table, in the table's order.
+        """Return up to `language.num_heldout_boards` held-out boards of the board table, in its order.
 
         Boards are spread over the game phases as evenly as possible. Raises ValueError if the table has no held-out boards, or
         if a chosen board has no values at `evaluation.heldout_depth` (`strong_values`).
@@ -53,9 +53,9 @@ class EvaluationBoards:
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:
             raise ValueError("the dataset has no boards in its heldout split")
-        of_phases = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
+        indices_by_phase = [[index for index, row in enumerate(rows) if row["phase"] == phase] for phase in PHASES]
         # One board of each phase in turn.
-        in_turn = (index for index in chain.from_iterable(zip_longest(*of_phases)) if index is not None)
+        in_turn = (index for index in chain.from_iterable(zip_longest(*indices_by_phase)) if index is not None)
         chosen = [rows[index] for index in sorted(islice(in_turn, config.num_heldout_boards))]
         for row in chosen:
             if row["strong_values"] is None:
@@ -79,7 +79,7 @@ class LanguageEvaluation:
     scores: HeldoutScores
     is_readable: NDArray[np.bool_]  # [N], whether every field of the greedy answer can be parsed.
     is_legal: NDArray[np.bool_]  # [N], whether the greedy answer names a legal move.
-    is_legal_unmasked: NDArray[np.bool_]  # [N], the same without the mask of legal moves.
+    is_legal_unmasked: NDArray[np.bool_]  # [N], the same without a mask.
 
     def metrics(self) -> dict[str, float]:
         scores = self.scores
@@ -111,6 +111,7 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
         temperature=1.0,
         streams=[numpy_stream(_ROOT, "judged", row, number) for row in range(len(boards)) for number in range(_NUM_SAMPLED)],
     )
+    # A board's answers are neighbors.
     sampled_values = [boards.worth([move for move, _ in named(answers[number::_NUM_SAMPLED])]) for number in range(_NUM_SAMPLED)]
     expected = np.mean(sampled_values, axis=0)
     top = np.array([max(values.values()) for values in boards.values])
@@ -128,7 +129,7 @@ def evaluate_language(generator: AnswerGenerator, boards: EvaluationBoards) -> L
 class HeldoutReward:
     """Rewards of N answers, one per prompt, sampled at temperature 1."""
 
-    rewards: NDArray[np.float64]  # [N] points (`grpo.language.text.rewards`), with full weight of the chess parts.
+    rewards: NDArray[np.float64]  # [N] points (`grpo.language.text.rewards`), all parts at full weight.
     is_readable: NDArray[np.bool_]  # [N]
 
     def metrics(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Imitation before GRPO: a language model learns to write the answers that get the full reward.
+"""Imitation before GRPO: a language model learns to write the examples' target answers.
 
 The loss is the cross-entropy of the answers' tokens, end token included, under the mask of sampling (`grpo.language.generate.legal_moves`).
 """
@@ -23,7 +23,7 @@ _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
 _BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly, because gradients of transformers change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
-_NUM_VALIDATION: Final = 256  # Most examples in validation.
+_NUM_VALIDATION: Final = 256  # Maximum examples in validation.
 _VALIDATION_BATCH: Final = 64  # Examples.
 
 
@@ -73,7 +73,7 @@ def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> di
 
 
 def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask, tuple[Tensor, int]]:
-    """Each task has its own batch, which saves padding."""
+    """Return text task -> (sum of losses, number of tokens). A batch per task saves padding."""
     sums: dict[TextTask, tuple[Tensor, int]] = {}
     for task in TextTask:
         if rows := [example for example in examples if example.task == task]:

@@ -1,4 +1,4 @@
-"""Exact entropy, KL divergence and log-probability of answers' tokens, over all tokens that the mask allows.
+"""Entropy, KL divergence and log-probability of each token of an answer, exact: computed over all allowed tokens.
 
 Legend: B answers, T tokens of the longest answer.
 """
@@ -21,9 +21,9 @@ _MAX_LOGITS: Final = 1 << 25  # Per forward pass (128 MiB in float32); limits me
 
 
 def pieces(rows: Tensor, batch: AnswerBatch, policy: LanguagePolicy) -> Iterator[Tensor]:
-    """Split `rows` (indices of answers) for forward passes, by `language.answers_per_forward` and `_MAX_LOGITS`; at least one row each."""
-    most = max(1, _MAX_LOGITS // (batch.targets.shape[1] * policy.vocabulary))
-    yield from torch.split(rows, min(most, policy.config.answers_per_forward))
+    """Yield `rows` (indices of answers) in pieces for a forward pass each, limited by `language.answers_per_forward` and `_MAX_LOGITS`."""
+    max_rows = max(1, _MAX_LOGITS // (batch.targets.shape[1] * policy.vocabulary))
+    yield from torch.split(rows, min(max_rows, policy.config.answers_per_forward))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

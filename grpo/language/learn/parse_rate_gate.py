@@ -1,6 +1,6 @@
 """Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
 
-The parse rate is the fraction of readable answers: not truncated (`language.max_answer_tokens`), and every field can be parsed.
+The parse rate is the fraction of readable answers: in the right format, and complete within `language.max_answer_tokens`.
 """
 
 from collections.abc import Mapping
@@ -33,8 +33,8 @@ class ParseRate:
     high: float
     num: int  # Answers.
     legal_rate: float | None  # Fraction of answers with a legal best move, sampled without a mask; None for the environment task.
-    truncated: float
-    example: str  # Beginning of the first unreadable answer, or of the first answer.
+    truncated: float  # Fraction of answers.
+    example: str  # Beginning of the first unreadable answer, or of the first answer if all are readable.
 
     def __str__(self) -> str:
         return f"{self.rate:.2f} [{self.low:.2f}, {self.high:.2f}] of {self.num} answers (the first unreadable one: {self.example!r})"
@@ -43,7 +43,7 @@ class ParseRate:
 def parse_rates(policy: LanguagePolicy, boards: LanguageBoards, *, seed: int) -> dict[TextTask, ParseRate]:
     """Measure each text task that training uses (`language.environment_share`) on random boards.
 
-    Raises NonFiniteError if a weight is NaN or infinite.
+    Raises NonFiniteError if a weight is NaN or infinite, and the errors of `sampled_answers`.
     """
     policy.refuse_nonfinite()
     share = policy.config.environment_share
@@ -65,12 +65,12 @@ def gate_metrics(rates: Mapping[TextTask, ParseRate]) -> dict[str, float]:
 
 
 def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfig, *, num_steps: int) -> None:
-    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps` counts imitation's steps."""
-    low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
-    if not low:
+    """Raise UnreadableError if a rate is below `language.min_parse_rate`. `num_steps`: imitation's steps."""
+    too_low = {task: rate for task, rate in rates.items() if rate.rate < config.min_parse_rate}
+    if not too_low:
         return
     is_random = config.model == SMALL and num_steps == 0
-    listed = "; ".join(f"{task} task: parse rate {rate}" for task, rate in low.items())
+    listed = "; ".join(f"{task} task: parse rate {rate}" for task, rate in too_low.items())
     raise UnreadableError(
         f"{'a model with random weights writes unreadable answers' if is_random else 'too few answers can be parsed'}: {listed}."
         f" language.min_parse_rate = {config.min_parse_rate:g}, because groups of unreadable answers teach nothing: train"

@@ -4,7 +4,8 @@ The trainer's terms mean:
 
 - initial state: a prompt
 - row: an answer
-- state of the loss, and move: a token
+- state of the loss: an answer up to a token
+- move: this token
 - rollout: a group of answers to each prompt
 
 Legend: K tokens of a batch, V size of the vocabulary.
@@ -37,7 +38,7 @@ class LanguageProblem:
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Freeze `reference`, the policy that the KL terms compare with. The caller must not change it.
+        """Freeze `reference`, the policy that the KL terms compare with. The caller must not change this policy.
 
         The reward's warm-up begins at `first_step`.
         """
@@ -56,8 +57,8 @@ class LanguageProblem:
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
         """Sample and grade a group of answers to each prompt.
 
-        Raises NonFiniteError if a weight or reward is NaN or infinite, InvariantError if a token's log-probabilities in generation and in
-        scoring differ by more than `MAX_GAP`.
+        Raises NonFiniteError if a weight, logit or reward is NaN or infinite, InvariantError if a token's log-probabilities in generation
+        and in scoring differ by more than `MAX_GAP`.
         """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
@@ -82,12 +83,13 @@ class LanguageProblem:
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
         """Yield the answers `rows` (indices), split for memory. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
-        for chosen in pieces(rows.sort().values.to(rollout.sampled.device), rollout.batch, self.reference):  # Groups stay together.
+        # Sorted, because a group shares its prompt.
+        for chosen in pieces(rows.sort().values.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
             rewards, advantages = (
-                of_answers.to(is_token.device)[chosen, None].expand_as(is_token)[is_token][:, None]
-                for of_answers in (rollout.rewards, rollout.advantages)
+                per_answer.to(is_token.device)[chosen, None].expand_as(is_token)[is_token][:, None]
+                for per_answer in (rollout.rewards, rollout.advantages)
             )
             yield Batch(
                 states=answers,
@@ -102,11 +104,11 @@ class LanguageProblem:
             )
 
     def distribution(self, policy: LanguagePolicy, part: Batch[AnswerBatch]) -> MoveDistribution:
-        """Return each token's distribution, [K, V]."""
+        """Return each token's distribution over the allowed tokens, [K, columns]."""
         return part.states.distribution(policy, temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return an answer's mean entropy, summed over its tokens, and ln(V), the largest entropy of one token; both in nats."""
+        """Return, in nats, the mean entropy of an answer (summed over its tokens), and ln(V), the largest entropy of one token."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
@@ -119,7 +121,7 @@ class LanguageProblem:
         return {**probes.loss_metrics(self.name, taken, refused), "language/kl_term": probes.mean_over(taken, "kl_term")}
 
     def state(self) -> dict[str, Tensor]:
-        """Return no tensors: each random stream is made from the seed and the step's number."""
+        """Return no tensors: seed and step number make each random stream."""
         return {}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:

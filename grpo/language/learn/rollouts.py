@@ -1,9 +1,9 @@
-"""One rollout of a language model: groups of graded answers, exact measures, metrics.
+"""One rollout of a language model: groups of graded answers, each token's entropy and KL, metrics.
 
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
-Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts; it rises to 1
-during the warm-up, so the policy first learns the format. A truncated answer was cut before its end token.
+Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts (all
+except the format). The fraction rises to 1 in the warm-up, so the policy learns the format first. A truncated answer has no end token.
 """
 
 from collections import Counter, defaultdict
@@ -54,7 +54,7 @@ class LanguageRollout:
 
     @property
     def rows(self) -> Tensor:
-        """Indices of the untruncated answers. Only these train the policy."""
+        """Indices of the untruncated answers, which alone train the policy."""
         return (~self.is_truncated).nonzero()[:, 0]
 
     @property
@@ -90,7 +90,7 @@ class AnswerSampler:
     settings: Settings
 
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
-        """Return a group of answers to each prompt. `step` and an answer's number select its random stream.
+        """Return a group of answers to each prompt. `step` and an answer's number select the answer's random stream.
 
         Raises the errors of `sampled_answers`.
         """
@@ -107,7 +107,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written], masks)
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Float32, so `group_advantages` can sum a group's equal rewards in float64 without rounding. Their advantages are then exactly 0.
+        # Float32, so the float64 sums of `group_advantages` are exact, and a group's equal rewards get advantages of exactly 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -122,11 +122,11 @@ class AnswerSampler:
 
 
 def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
-    metrics = {f"language/{name}": value for name, value in _of(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
+    metrics = {f"language/{name}": value for name, value in _means(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
     for task in TextTask:
         rows = torch.tensor([answer.example.task == task for answer in rollout.answers])
         if rows.any():
-            metrics |= {f"language/{name}/{task}": value for name, value in _of(rollout, rows).items()}
+            metrics |= {f"language/{name}/{task}": value for name, value in _means(rollout, rows).items()}
     legal = [answer.grades.is_legal_best for answer in rollout.answers if answer.example.task == TextTask.MOVE]
     entropies, divergences = rollout.measures.of_answers()
     return {
@@ -141,7 +141,7 @@ def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
     }
 
 
-def _of(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
+def _means(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
     """Return metrics of the answers that `rows` [B] selects, which must be whole groups."""
     entropies, divergences = (values.cpu()[rows] for values in rollout.measures.of_answers())
     answers = [answer for answer, holds in zip(rollout.answers, rows.tolist(), strict=True) if holds]

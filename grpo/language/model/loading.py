@@ -28,7 +28,7 @@ class LanguageModelError(PlainError, RuntimeError):
 def hub_commit(config: LanguageConfig) -> str:
     """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    If the file's path shows no commit, return the revision. Raises LanguageModelError if neither has the model.
+    If the cached file's path has no commit, return the revision. Raises LanguageModelError if neither has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -53,13 +53,13 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
     """Load a model of the hub (`revision` is its commit) or of a folder (`revision` is empty).
 
     Raises LanguageModelError unless the files are a complete causal language model with its tokenizer, IncompatibleError if the saved
-    tokens differ from this code's chess tokenizer.
+    tokens differ from this code's chess tokenizer (of `small`).
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
-        # Switch dropout off even in training mode. Modules read the rates when they are made, below.
+        # Switch dropout off even in training mode, before `from_pretrained` reads the rates.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
                 setattr(described, key, 0.0)
@@ -112,7 +112,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if decoded.strip() != _PROBE:
-        # Without tokenizer files, transformers makes an empty tokenizer, which ends here.
+        # Without tokenizer files, transformers makes an empty tokenizer, which fails here.
         raise LanguageModelError(
             f"language.model = {name!r}: the tokenizer is missing or loses text ({_PROBE[:24]!r}... comes back as {decoded[:24]!r}...);"
             " save the tokenizer into the model's folder with `save_pretrained`"
@@ -125,7 +125,7 @@ def _at(revision: str) -> dict[str, Any]:
 
 
 def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
-    # Transformers would list all known model types.
+    # Cut off transformers' list of all known model types.
     reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
     return LanguageModelError(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _WEIGHTS: Final = "model.safetensors"  # Transformers' file name.
-_NUM_REMEMBERED: Final = 50_000  # Texts.
+_NUM_REMEMBERED: Final = 50_000  # Cached texts.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of a safetensors error.
 
 
@@ -68,7 +68,7 @@ class LanguagePolicy:
         self.config = config
         self.origin = origin
         self.precision = torch.float32  # Precision of forward passes (autocast). Log-probabilities are float32 in any case.
-        # Tokenization is as slow as a small model's forward pass.
+        # A cache, because tokenization is as slow as a small model's forward pass.
         self._ids = lru_cache(_NUM_REMEMBERED)(lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
@@ -85,7 +85,7 @@ class LanguagePolicy:
         return other
 
     def with_legal_moves(self, legal_moves: bool) -> Self:
-        """Return a copy with another `language.legal_moves` that shares the network object."""
+        """Return a copy that shares the network object."""
         other = copy.copy(self)
         other.config = self.config.model_copy(update={"legal_moves": legal_moves})
         return other
@@ -96,7 +96,7 @@ class LanguagePolicy:
         self.tokenizer.save_pretrained(folder)
         try:
             self.network.save_pretrained(folder, state_dict=self.network.state_dict())
-        except SafetensorError as error:
+        except SafetensorError as error:  # A full disk gives this error without an errno.
             if (number := _ERROR_NUMBER.search(str(error))) is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
@@ -136,14 +136,14 @@ class LanguagePolicy:
         return None if length is None else int(length)
 
     def tokens(self, texts: Iterable[str]) -> list[tuple[int, ...]]:
-        """Return each text's token ids, without special tokens."""
+        """Return each text's token ids without special tokens."""
         return [self._ids(text) for text in texts]
 
     def refuse_nonfinite(self) -> None:
         refuse_non_finite(self.network, f"the language model {self.origin.model!r}")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, *, num_last: int, **arguments: Any) -> Any:
-        """Return the network's output. Its logits are of the last `num_last` columns, or of all columns if the model cannot cut them.
+        """Return the network's output. The logits are of the last `num_last` columns, or of all columns if the model cannot cut them.
 
         `input_ids` is [rows, columns], `attention_mask` [rows, cached columns + columns]. Position ids come from the mask, because a
         model's default positions count padding.
@@ -177,13 +177,13 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class TokenChoices:
-    """The allowed tokens of some rows: the columns of their distributions."""
+    """The tokens that each row of logits allows: the columns of the row's distribution."""
 
     ids: torch.Tensor  # [rows, columns], padded with 0.
     is_allowed: torch.Tensor  # [rows, columns] bool, False on padding.
 
     def columns(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the column of each row's token, [rows]."""
+        """Return the column of each row's token, [rows]. `tokens`, [rows], must be allowed."""
         return ((self.ids == tokens[:, None]) & self.is_allowed).int().argmax(1)
 
 

@@ -1,6 +1,6 @@
-"""The built-in model `small`: a small GPT-2, which begins with random weights and needs no download.
+"""The built-in model `small`: a GPT-2 with random initial weights, which needs no download.
 
-Features of a piece's token are piece and square, features of a move's token are the squares that it leaves and reaches.
+Embeddings contain a random vector of each feature: a token's piece and square, or the squares that a token's move leaves and reaches.
 """
 
 import re
@@ -22,7 +22,7 @@ _NUM_HEADS: Final = 4
 _MAX_TOKENS: Final = 256  # Context: prompt and answer together.
 _FEATURE_SIZE: Final = 26.0  # A feature's vector has the length _FEATURE_SIZE / sqrt(width).
 _MOVE_WEIGHT: Final = 0.1  # Factor of a square's vector in a move's token.
-_GAIN: Final = 4.0  # Factor of the initial logits.
+_GAIN: Final = 4.0  # Factor of the initial logits with `lists_moves`.
 
 
 def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
@@ -47,7 +47,7 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
         if config.lists_moves:
-            # Larger logits sharpen distributions: an answer of 70 tokens allows hardly any wrong token.
+            # Larger logits sharpen distributions. An answer has 70 tokens, and hardly any may be wrong.
             model.transformer.ln_f.weight.data *= _GAIN
     return model
 
@@ -60,6 +60,7 @@ def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> No
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))
     width = embeddings.shape[1]
+    # The order of the vocabulary assigns vectors to features.
     blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(0, len(names), width)]
     directions = dict(zip(names, torch.cat(blocks) * _FEATURE_SIZE / width**0.5, strict=False))
     for token, features in parts.items():

@@ -30,7 +30,7 @@ from grpo.language.text.tasks import (
 )
 from grpo.settings.language import LanguageConfig
 
-MATE_PAWNS: Final = 1_000  # Mate in n moves is written as MATE_PAWNS - n / 100 (n = 3: 999.97), as in RookWorld; negative for the loser.
+MATE_PAWNS: Final = 1_000  # Mate in n moves is MATE_PAWNS - n / 100 (n = 3: 999.97), as in RookWorld's data; negative for the loser.
 MAX_PAWNS: Final = 990  # Other evaluations are clipped to [-990, 990] pawns, so none looks like a mate.
 
 _ILLEGAL_MOVE_SHARE: Final = 0.05  # Fraction of environment examples with an illegal move, which teach the flag `truncated`.
@@ -41,7 +41,7 @@ _COLUMNS: Final = ("fen", "moves", "values", "centipawns", "mate_in")
 class Example(ABC):
     task: ClassVar[TextTask]
     prompt: str
-    target: str  # Answer with full reward.
+    target: str  # Answer to imitate.
     fen: str  # Position in the prompt.
 
     @abstractmethod
@@ -64,7 +64,7 @@ class MoveExample(Example):
 
 
 class PlayedExample(Example):
-    """A position with the move played, to imitate: it has no values."""
+    """A position and the move to imitate, without values, so without a grade."""
 
     task = TextTask.MOVE
 
@@ -90,7 +90,7 @@ class EnvironmentExample(Example):
 
 
 def move_example(row: Mapping[str, Any], *, lists_moves: bool = True) -> MoveExample:
-    """Make an example of a row of the dataset's board table. The target lists the five best moves, best first, or has the best alone.
+    """Make an example of a row of the board table. The target lists the five best moves, best first, or has the best alone.
 
     `sorted` is stable, so moves of equal value stay in order of action id.
     """
@@ -156,13 +156,14 @@ class LanguageBoards:
     def example(self, index: int, task: TextTask, *, rng: np.random.Generator) -> Example:
         """Return a random example of the board with this index.
 
-        Move examples exchange the colors of half the boards: a model learns each color on its own. Environment examples:
+        Move examples exchange colors half of the time, because a model learns each color separately. Environment examples:
 
         - Half use a move that ends the game, if the board has one.
         - The others use a random legal move. Half of them first play 1 to `num_history_moves - 1` random moves, as a history for the
           prompt, because the dataset stores no earlier moves.
         - In `_ILLEGAL_MOVE_SHARE` of all examples, an illegal move replaces the move.
         """
+        # Another order of the draws would give other examples.
         row: dict[str, Any] = self._table.slice(index, 1).to_pylist()[0]
         if task == TextTask.MOVE:
             fen, moves = _of_random_color(row["fen"], row["moves"], rng)
@@ -189,7 +190,7 @@ class LanguageBoards:
 
 
 class ImitationBoards(LanguageBoards):
-    """Training boards. If an answer is the best move alone, examples come also from positions of training games, with the move played."""
+    """Training boards. If an answer is the best move alone, move examples are boards and positions of games, with the move to imitate."""
 
     def __init__(self, boards: pa.Table, games: pa.Table, config: LanguageConfig, *, max_positions: int) -> None:
         """`max_positions` limits boards and positions of games together; boards are never cut.

@@ -1,7 +1,7 @@
 """Parsing of FENs, and a score for the FEN that a language model predicts after a move (the answer).
 
 A copy of the old FEN has 97 % of the squares right after a usual move. So the score compares changes of the old FEN: the weight of the
-changes that answer and truth share, divided by the weight of the changes that at least one of them has (Jaccard index,
+changes that answer and truth (the right FEN) share, divided by the weight of the changes that at least one of them has (Jaccard index,
 https://en.wikipedia.org/wiki/Jaccard_index). A changed square has weight 1.
 """
 

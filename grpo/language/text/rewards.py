@@ -1,7 +1,7 @@
 """Graded reward of an answer, in points.
 
-The reward is the sum of the parts below. A malformed answer, without any parsed section, gets `MALFORMED` instead. A chess part is a
-fraction in [0, 1] times its points in `CHESS`. Answers to move prompts have the first three chess parts, or `best_move` alone without
+The reward is the sum of the parts below. A malformed answer (no parsed section) gets `MALFORMED` instead. A chess part is a fraction
+in [0, 1] times its points in `CHESS`. Answers to move prompts have the first three chess parts, or `best_move` alone without
 `language.lists_moves`; answers to environment prompts have the last two. No text gets more than the target answer.
 `grpo.language.text.tasks` defines sections and fields.
 
@@ -9,11 +9,11 @@ structure, parsing
     structure counts sections, parsing counts fields. With n parsed of N expected, the points are
     `least + (most - least) (n - 1) / (N - 1)`, or 0 if n is 0. Each extra section or word raises its N by 1.
 move_quality
-    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst) of the
-    board's moves, or 1 if all values are equal. Illegal moves and repetitions count 0.
+    Sum of the listed moves' quality / sum of the five best moves' quality. A move's quality is (value - worst) / (best - worst), with
+    the board's best and worst value, or 1 if all values are equal. Illegal moves and repetitions count 0.
 evaluation
-    `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e and p = `win_probability`. The part is the mean
-    over the expected moves: five, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.
+    `max(0, 1 - |p(e) - p(truth)| / EVALUATION_TOLERANCE)`, with the answer's evaluation e, the engine's evaluation truth and p =
+    `win_probability`. The part is the mean over five moves, or all legal moves if fewer. Illegal, repeated and unevaluated moves count 0.
 best_move
     Quality of the move in section B.
 similarity
@@ -54,6 +54,7 @@ class Grades:
 
 
 def grade(example: Example, text: str) -> Grades:
+    """`example` must not be a `PlayedExample`."""
     reading = example.read(text)
     if isinstance(example, MoveExample) and isinstance(reading, MoveAnswer):
         chess, is_legal_best = _choice_parts(example, reading), reading.best in example.moves

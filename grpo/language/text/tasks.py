@@ -105,17 +105,19 @@ class EnvironmentAnswer(Reading):
 def read_move_answer(text: str, *, num_legal: int = NUM_MOVES, lists_moves: bool = True) -> MoveAnswer:
     """A misplaced, repeated or unknown label ends parsing; all later words are extra words.
 
-    A readable answer has one to five moves, an evaluation of each move, and one best move; only the last if not `lists_moves`.
+    A readable answer has one to five moves, an evaluation of each move, and one best move; without `lists_moves`, only the best
+    move. `num_legal` limits the expected moves.
     """
     expected = _LABELS if lists_moves else _LABELS[-1:]
     num_moves = min(NUM_MOVES, num_legal) if lists_moves else 0
+    # The prompt ends with the first label.
     labels, parts = [expected[0], *_LABEL.findall(text)], _LABEL.split(text)
     sections: dict[str, list[str]] = {label: [] for label in _LABELS}
-    num_in_order, least = 0, 0
+    num_in_order, next_label = 0, 0
     for label, part in zip(labels, parts, strict=True):
-        if label not in _LABELS[least:]:
+        if label not in _LABELS[next_label:]:
             break
-        sections[label], least = part.split(), _LABELS.index(label) + 1
+        sections[label], next_label = part.split(), _LABELS.index(label) + 1
         num_in_order += 1
     num_lost = sum(len(part.split()) for part in parts[num_in_order:])
     listed, numbers, named = (sections[label] for label in _LABELS)
@@ -124,6 +126,7 @@ def read_move_answer(text: str, *, num_legal: int = NUM_MOVES, lists_moves: bool
     best = _as_move(named[0]) if named else None
     readable = [sum(field is not None for field in fields) for fields in (moves, evaluations, (best,))]
     num_surplus = max(0, len(listed) - num_moves) + max(0, len(numbers) - num_moves) + max(0, len(named) - 1)
+    # At least `lists_moves` (0 or 1) moves.
     is_complete = num_in_order == len(parts) and len(named) == 1 and lists_moves <= len(listed) == len(numbers) <= NUM_MOVES
     return MoveAnswer(
         num_sections=sum(map(bool, readable)),

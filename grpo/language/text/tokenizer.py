@@ -52,6 +52,7 @@ class ChessTokenizer(PreTrainedTokenizer):
     model_input_names = ["input_ids", "attention_mask"]  # noqa: RUF012
 
     def __init__(self, **settings: Any) -> None:
+        # Before `super().__init__`, which reads the vocabulary.
         self._ids = {token: index for index, token in enumerate(_vocabulary())}
         self._tokens = list(self._ids)
         super().__init__(  # type: ignore[no-untyped-call]
@@ -111,7 +112,7 @@ def _texts(tokens: Sequence[str]) -> Iterator[str]:
 
 
 def _placement(tokens: Sequence[str]) -> str:
-    """Return a FEN's piece placement, or a text that is none if the squares are not in the order of a FEN."""
+    """Return a FEN's piece placement, or the tokens unchanged if a square repeats or is not in a FEN's order."""
     piece_of = {token[2:]: token[0] for token in tokens}
     if list(piece_of) != [square for square in _SQUARES if square in piece_of] or len(piece_of) < len(tokens):
         return "".join(tokens)
@@ -126,6 +127,7 @@ def _token_kind(token: str) -> str:
 
 
 def _vocabulary() -> Iterator[str]:
+    """Saved models depend on the order."""
     yield from (END, PAD, *(f"<{byte:02x}>" for byte in range(256)))
     yield from (f"{piece}@{square}" for square in _SQUARES for piece in _PIECE_LETTERS)
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
