@@ -36,7 +36,7 @@ REWARD_PARTS: Final[Mapping[str, str]] = {
     "move_quality": "Policy task: quality of the listed moves.",
     "evaluation": "Policy task: accuracy of the evaluations.",
     "best_move": "Policy task: quality of the named best move.",
-    "similarity": "Environment task: correct fraction of the new position.",
+    "similarity": "Environment task: correct fraction of the changes to the position.",
     "outcome": "Environment task: correct reward, `terminated` and `truncated`.",
 }
 """Part of a language model's reward -> meaning."""

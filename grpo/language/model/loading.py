@@ -126,9 +126,9 @@ def _at(revision: str) -> dict[str, Any]:
 
 def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
     # Cut off transformers' list of all known model types.
-    reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0]
+    reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0].rstrip(".")
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
     return LanguageModelError(
-        f"{what} cannot be loaded: {reason} Give the hub's name of a causal language model with safetensors, or a folder that"
+        f"{what} cannot be loaded: {reason}. Give the hub's name of a causal language model with safetensors, or a folder that"
         " `save_pretrained` wrote. language.model = 'small' needs no hub."
     )
