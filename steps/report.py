@@ -1,6 +1,6 @@
-"""Write the run's results, the report and the champion's model card.
+"""The step `report`.
 
-"Champion before" is the best policy of earlier runs, from MLflow's registry.
+The candidate is the checkpoint that games judge. "Champion before" is the registry's champion from earlier runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ STEP: Final = Step(
 )
 _Form = TypeVar("_Form", bound=Document)
 _Yardstick = dict[str, str | None]  # What a result depends on besides the measured policy -> value or output hash.
-_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
+_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings of all games.
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -63,6 +63,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         if record.step == decision.candidate_step:
             candidate |= record.metrics
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
+    # Later steps win, because a resumed run may change settings that inherited steps have read.
     settings = {name: value for output in outputs.values() for name, value in flattened(output.parts["settings"]).items()}
     pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)
     ladder = outputs["calibrate"].report(LadderReport)
