@@ -1,7 +1,7 @@
-"""Build one task's part of the dataset.
+"""The step `build_boards`.
 
-A unit is a part of the dataset, built without the others until its quota is full: a number of boards per split and game phase. A task
-makes some units.
+A unit is a part of the dataset, built without the others until its quota is full. A quota is a number of boards per split and game phase. A
+task makes some units.
 """
 
 import gc
@@ -43,7 +43,7 @@ def body(work: Work) -> None:
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # `players` plays games, `pool` evaluates moves. They take turns.
+    # `players` plays games, `pool` evaluates moves. Only one works at a time.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
@@ -69,7 +69,7 @@ def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engin
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # GRPO learns moves that the search of `boards.depth` overrates. Only a deeper search, for held-out regret, shows this.
+    # GRPO learns moves that the search to `boards.depth` overrates. Only a deeper search of held-out boards shows this.
     judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
     strong = dict(zip([position.key for position in heldout], judged, strict=True))
     rows = []

@@ -1,4 +1,4 @@
-"""Join the dataset's parts from `build_boards` (units)."""
+"""Join the units, the dataset's parts from `build_boards`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def body(work: Work) -> None:
     boards = boards.take(kept)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
-    # Units can hold the same game; the first index overwrites later ones.
+    # Units can hold the same game. The reversed order keeps the first index.
     first = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
     games = games.take(sorted(first.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)
@@ -77,6 +77,7 @@ def _report(boards: pa.Table, games: pa.Table, sources: SourceReport, missing: M
 
 
 def _concatenated(folders: Sequence[Path], name: str, schema: pa.Schema) -> pa.Table:
+    # Sorted by unit, so the number of tasks does not matter.
     paths = sorted((path for folder in folders for path in folder.glob(f"unit-*.{name}")), key=lambda path: path.name)
     return pa.concat_tables([pq.read_table(path, schema=schema) for path in paths])
 
