@@ -1,6 +1,6 @@
-"""Play one task's share of the games that judge the candidate, the checkpoint that `screen` chose.
+"""The step `confirm`. The candidate is the checkpoint that `screen` chose.
 
-`FRESH` names these matches. Tasks divide each match's openings.
+`FRESH` lists the candidate's matches. Tasks divide each match's openings.
 """
 
 from collections.abc import Callable, Iterator
@@ -52,6 +52,7 @@ def body(work: Work) -> None:
 
 def _players(work: Work, opened: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
     opponent = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
+    # The keys name random streams.
     policies = {"candidate": opened(checkpoint(work, step)), "initial": opened(opponent)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))
     for (role, policy), name in zip(policies.items(), player_names(stage, step), strict=True):
