@@ -49,14 +49,14 @@ def body(work: Work) -> None:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
         for unit in units:
             quota = Quota(unit_boards_per_cell(boards), boards, seed=settings.seed, excluded=excluded)
-            parts: list[pa.Table] = [board_table([])]
+            board_tables: list[pa.Table] = [board_table([])]
             for positions in unit_positions(quota, boards, unit=unit, seed=settings.seed, players=players):
                 rows = _rows(positions, quota, settings, engine, pool)
-                parts.append(board_table(rows))
+                board_tables.append(board_table(rows))
                 num_rows += len(rows)
                 work.progress(num_rows, total, "boards")
             games = pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA)
-            pq.write_table(pa.concat_tables(parts), work.folder / f"unit-{unit:04d}.{BOARDS}")
+            pq.write_table(pa.concat_tables(board_tables), work.folder / f"unit-{unit:04d}.{BOARDS}")
             pq.write_table(games, work.folder / f"unit-{unit:04d}.{GAMES}")
             reports[str(unit)] = quota.report
     write_document(work.folder / REPORT, UnitReports(reports))
@@ -70,13 +70,13 @@ def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engin
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
     # GRPO learns moves that the search to `boards.depth` overrates. Only a deeper search of held-out boards shows this.
-    judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
-    strong = dict(zip([position.key for position in heldout], judged, strict=True))
+    deep_tables = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
+    deep_table_by_key = dict(zip([position.key for position in heldout], deep_tables, strict=True))
     rows = []
     for position, table in zip(positions, tables(positions, depth, NUM_DEEP), strict=True):
-        deeper = strong.get(position.key)
-        if isinstance(table, EngineError) or isinstance(deeper, EngineError):
+        deep_table = deep_table_by_key.get(position.key)
+        if isinstance(table, EngineError) or isinstance(deep_table, EngineError):
             quota.discard(position, "engine failure")
         else:
-            rows.append(board_row(position, table, deeper, engine=engine, limit=f"depth 1, depth {depth} for the best {NUM_DEEP}"))
+            rows.append(board_row(position, table, deep_table, engine=engine, limit=f"depth 1, depth {depth} for the best {NUM_DEEP}"))
     return rows

@@ -51,14 +51,14 @@ class ChecksError(PlainError, ValueError):
 def body(work: Work) -> None:
     """Raises ChecksError if a check fails."""
     boards, settings = work.inputs["join_boards"], work.settings
-    table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
-    report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
+    table, games, joined = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
+    report = check_dataset_tables(table, games, joined, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
-        raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
-    described = distributions(table, games)
-    write_document(work.folder / REPORT, report.document(facts, described))
-    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, described.cells), encoding="utf-8")
+        raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(joined)}")
+    counted = distributions(table, games)
+    write_document(work.folder / REPORT, report.document(joined, counted))
+    (work.folder / SUMMARY).write_text(summary_markdown(report, joined, counted.cells), encoding="utf-8")
 
 
 def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
