@@ -104,26 +104,26 @@ def _measured(
     pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
     ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}
     boards: _Yardstick = {"held-out boards": outputs["join_boards"].hash}
-    output = outputs["baseline"].hash
+    output_hash = outputs["baseline"].hash
     for opponent, match in baseline.matches.items():
         if opponent == "random":
-            yield from _match("pretrained against a random mover", match, rules, output)
+            yield from _match("pretrained against a random mover", match, rules, output_hash)
         else:
             engine = {"engine": outputs["select"].parts["inputs"]["engine"]}
-            yield from _match("pretrained against Stockfish (1 node)", match, rules | engine, output)
-    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, output)
-    heldout, stderr = baseline.heldout, f"{_REGRET}_stderr"
-    if stderr in heldout:
-        yield _regret("pretrained policy", regret_interval(heldout[_REGRET], heldout[stderr]), boards, output)
+            yield from _match("pretrained against Stockfish (1 node)", match, rules | engine, output_hash)
+    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, output_hash)
+    heldout, stderr_name = baseline.heldout, f"{_REGRET}_stderr"
+    if stderr_name in heldout:
+        yield _regret("pretrained policy", regret_interval(heldout[_REGRET], heldout[stderr_name]), boards, output_hash)
     if decision.candidate_step in decision.heldout_regret_best:
         regret = decision.heldout_regret_best[decision.candidate_step]
         yield _regret("candidate", regret, boards, outputs["finetune"].hash)
-    output, against = outputs["select"].hash, "candidate against"
-    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, pretrained | rules, output):
+    output_hash, against = outputs["select"].hash, "candidate against"
+    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, pretrained | rules, output_hash):
         yield measured.model_copy(update={"decides": True})
-    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, pretrained | rules, output)
+    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, pretrained | rules, output_hash)
     previous: _Yardstick = {"champion before": decision.previous_weights}
-    yield from _match(f"{against} the champion before", decision.previous_champion, previous | rules, output)
+    yield from _match(f"{against} the champion before", decision.previous_champion, previous | rules, output_hash)
     if (gain := decision.ladder_gain) is not None:
         yield Measurement(
             name="candidate less pretrained on the ladder",
@@ -132,10 +132,10 @@ def _measured(
             adjudicated=gain.adjudicated,
             num_games=sum(place.num_games for place in (decision.ladder, decision.ladder_initial) if place is not None),
             yardstick=pretrained | rules | ladder,
-            output=output,
+            output=output_hash,
         )
-    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, output)
-    yield from _rating("candidate on the ladder", decision.ladder, ladder, output)
+    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, output_hash)
+    yield from _rating("candidate on the ladder", decision.ladder, ladder, output_hash)
 
 
 def _match(name: str, match: MatchReport | None, yardstick: _Yardstick, output: str) -> Iterator[Measurement]:

@@ -107,7 +107,7 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     folders = checkpoint(work, step), work.inputs["pretrain"]
     candidate, initial = policies = tuple(open_policy(folder, work.device, settings=work.settings) for folder in folders)
     ladder_games = _play_ladder(work, policies, step, ladder, openings[LADDER])
-    place, initial_place = (games.placement(ladder) for games in ladder_games)
+    placement, initial_placement = (games.placement(ladder) for games in ladder_games)
     gain = LadderGain(
         played=ladder_difference(ladder, *ladder_games, adjudicated=False),
         adjudicated=ladder_difference(ladder, *ladder_games, adjudicated=True),
@@ -118,12 +118,12 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     candidate.write_decisions(work.folder, boards, before=initial)
     ladder_matches = [part.result for games in ladder_games for part in (*games.probes, *games.games)]
     stages = {
-        SCREENING: _screening(screening_games, screened),
+        SCREENING: _screening_matches(screening_games, screened),
         **{stage: [match] for stage, match in matches.items()},
         LADDER: ladder_matches,
     }
     _write_games(work, step, policies, stages)
-    ratings = {"rating": place.rating, "rating_pretrained": initial_place.rating, "ladder_gain": gain.played}
+    ratings = {"rating": placement.rating, "rating_pretrained": initial_placement.rating, "ladder_gain": gain.played}
     regret = {"selection/heldout_regret": screened.heldout_regret_best[step].value}
     work.log(Record(step, _metrics(matches, ratings) | regret))
     # Later rounds overwrite earlier ones. Screening games overestimate the candidate that they chose, so the confirmation's score counts.
@@ -140,8 +140,8 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
         confirmation_sampled_moves=matches[SAMPLED].report(),
         previous_champion=None if previous is None else previous.report(),
         previous_weights=screened.previous_weights,
-        ladder=place,
-        ladder_initial=initial_place,
+        ladder=placement,
+        ladder_initial=initial_placement,
         initial_weights=initial.weights,
         candidate_weights=candidate.weights,
     )
@@ -151,10 +151,10 @@ def _shared_match(shares: Sequence[Mapping[str, Sequence[SharedGame]]], stage: s
     # The sort is stable, so a pair's games keep their order.
     games = sorted((game for share in shares for game in share.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
-    return _adjudicated(stage, step, games)
+    return _match_result(stage, step, games)
 
 
-def _adjudicated(stage: str, step: int, games: Sequence[PlayedGame]) -> MatchResult:
+def _match_result(stage: str, step: int, games: Sequence[PlayedGame]) -> MatchResult:
     first, second = player_names(stage, step)
     return MatchResult(first=first, second=second, games=tuple(games), is_adjudicated=True)
 
@@ -195,9 +195,9 @@ def _decide(step: int, matches: Mapping[str, MatchResult], gain: LadderGain, pha
     )
 
 
-def _screening(games: Mapping[str, Sequence[PlayedGame]], screened: Screened) -> list[MatchResult]:
+def _screening_matches(games: Mapping[str, Sequence[PlayedGame]], screened: Screened) -> list[MatchResult]:
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
-    return [_adjudicated(SCREENING, step, games[match]) for match, step in played.items()]
+    return [_match_result(SCREENING, step, games[match]) for match, step in played.items()]
 
 
 def _write_games(work: Work, step: int, policies: Sequence[Competitor], stages: Mapping[str, Sequence[MatchResult]]) -> None:
