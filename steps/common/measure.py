@@ -87,11 +87,11 @@ class Arena:
         `openings`: at least `num_openings_to_place` FENs.
         """
         # An opening's index selects the rung's random numbers, so both players meet equal numbers.
-        numbers = {opening: number for number, opening in enumerate(openings)}
+        indices = {opening: index for index, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
             opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
-            return self.match(player, opponent, {numbers[opening]: opening for opening in part})
+            return self.match(player, opponent, {indices[opening]: opening for opening in part})
 
         return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
 

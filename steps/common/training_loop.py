@@ -190,12 +190,12 @@ def _first_sigterm_deferred() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether a SIGTERM has arrived. A second SIGTERM ends the process at once."""
     before, has_arrived = signal.getsignal(signal.SIGTERM), False
 
-    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal has_arrived
         has_arrived = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGTERM, handle)
     try:
         yield lambda: has_arrived
     finally:
