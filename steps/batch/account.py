@@ -88,36 +88,36 @@ def _bucket(root: str | None, endpoint: str | None) -> str:
 
 def _images(variable: str, image: str | None, gpu_image: str = "") -> str:
     """Check images in ECR; images in other registries are not checked."""
-    named = {_set(variable, image, "an image with the steps' packages"): variable} | ({gpu_image: GPU_IMAGE} if gpu_image else {})
-    for address, name in named.items():
-        if found := _ECR.fullmatch(address):
-            registry, region, repository, tag, digest = found.groups()
+    variables = {_set(variable, image, "an image with the steps' packages"): variable} | ({gpu_image: GPU_IMAGE} if gpu_image else {})
+    for address, name in variables.items():
+        if match := _ECR.fullmatch(address):
+            registry, region, repository, tag, digest = match.groups()
             with _in_words(f"correct {name}={address}, or push the image"):
-                wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
-                _client("ecr", region_name=region).describe_images(registryId=registry, repositoryName=repository, imageIds=[wanted])
-    return ", ".join(named)
+                image_id = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
+                _client("ecr", region_name=region).describe_images(registryId=registry, repositoryName=repository, imageIds=[image_id])
+    return ", ".join(variables)
 
 
 def _queues(default: str | None, environment: Mapping[str, str]) -> str:
-    own = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
-    named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
+    queue_name = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
+    variables = {queue_name: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
     with _in_words("let the account call batch:DescribeJobQueues and batch:DescribeComputeEnvironments"):
         batch = _client("batch")
-        described = batch.describe_job_queues(jobQueues=list(named))["jobQueues"]
-        machines = [order["computeEnvironment"] for queue in described for order in queue["computeEnvironmentOrder"]]
-        environments = batch.describe_compute_environments(computeEnvironments=machines)["computeEnvironments"] if machines else []
+        described = batch.describe_job_queues(jobQueues=list(variables))["jobQueues"]
+        names = [order["computeEnvironment"] for queue in described for order in queue["computeEnvironmentOrder"]]
+        environments = batch.describe_compute_environments(computeEnvironments=names)["computeEnvironments"] if names else []
     states = {
         key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
     }
-    wrong = [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in _WORKS]
+    wrong = [f"{variables[name]}={name} is {state}" for name in variables if (state := states.get(name, "not there")) not in _WORKS]
     wrong += [
-        f"{each['computeEnvironmentName']}, a compute environment, is {state} ({each.get('statusReason', 'no reason given')})"
-        for each in environments
-        if (state := f"{each['state']} and {each['status']}") not in _WORKS
+        f"{description['computeEnvironmentName']}, a compute environment, is {state} ({description.get('statusReason', 'no reason given')})"
+        for description in environments
+        if (state := f"{description['state']} and {description['status']}") not in _WORKS
     ]
     if wrong:
         raise PreflightError(f"{'; '.join(wrong)}: each must be ENABLED, and VALID or UPDATING {_PAGE}")
-    return ", ".join(named)
+    return ", ".join(variables)
 
 
 def _role(role: str | None) -> str:
@@ -139,8 +139,8 @@ def _rights(queue: str | None, role: str | None) -> str:
     answers: list[Mapping[str, str]] = []
     with _unanswered(f"IAM's simulator does not say what {source} may do"):
         for actions, resource in ((_RIGHTS, "*"), (("batch:SubmitJob",), queue or "*"), (("iam:PassRole",), role or "*")):
-            asked = {"PolicySourceArn": source, "ActionNames": list(actions), "ResourceArns": [resource]}
-            answers += _client("iam").simulate_principal_policy(**asked)["EvaluationResults"]
+            request = {"PolicySourceArn": source, "ActionNames": list(actions), "ResourceArns": [resource]}
+            answers += _client("iam").simulate_principal_policy(**request)["EvaluationResults"]
     if lacking := [answer["EvalActionName"] for answer in answers if answer["EvalDecision"] != "allowed"]:
         raise PassingError(f"by IAM's simulator {source} lacks {', '.join(lacking)} {_PAGE}")
     return f"{source} may submit jobs"

@@ -97,9 +97,9 @@ def main(flow: Any) -> None:
     machine, arguments = Machine.here(), sys.argv[1:]
     if "resume" in arguments:
         _refuse_unknown_origin(flow.__name__, arguments, machine)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:
+            signal.signal(signal_number, _stop)
     try:
         flow()
     except SystemExit as ended:
@@ -128,21 +128,21 @@ def _explain(machine: Machine) -> None:
 
     After a PlainError, the command starts a new run instead, because the cause may be a setting, and `resume` keeps the settings.
     """
-    runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
-    names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
+    runs, places, start_command = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
+    run_ids = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
     # `close` ends attempts that are still recorded as running.
-    known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
+    known = [runs.close(run) for run_id in run_ids if (run := runs.get(run_id)) is not None]
     message = ""
     if run := next((run for run in known if run.failure is not None and run.error), None):
         if "resume" in sys.argv:
-            repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
-        again = pasteable(resume_command(run.name, places))
-        message = f"{run.failed_step}: {run.error}\nTo resume: {again}"
+            start_command = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
+        resuming = pasteable(resume_command(run.name, places))
+        message = f"{run.failed_step}: {run.error}\nTo resume: {resuming}"
         if run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG):
-            kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
-            message = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
+            note = f" (with equal settings, `{resuming}` keeps the finished steps)" if "--fresh" in start_command else ""
+            message = f"{run.failed_step} failed for the reason above. Mend it and start again: {start_command}{note}"
     elif current.run_id and not known and "resume" not in sys.argv:
-        message = f"The run has not begun; the reason is above. Mend the cause and start again: {repeated}"
+        message = f"The run has not begun; the reason is above. Mend the cause and start again: {start_command}"
     if message:
         print(f"\n{message}", file=sys.stderr, flush=True)
 

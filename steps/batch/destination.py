@@ -39,8 +39,8 @@ def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
         if variable in environment:
             return place
     names = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
-    given = {name.partition(":")[0] for name in names} | ({"kubernetes"} if "argo-workflows" in arguments else set())
-    return next((place for place in PLACES if place in given), "")
+    named_places = {name.partition(":")[0] for name in names} | ({"kubernetes"} if "argo-workflows" in arguments else set())
+    return next((place for place in PLACES if place in named_places), "")
 
 
 def reachable(environment: Mapping[str, str]) -> str:
