@@ -124,8 +124,8 @@ class _Task:
     def stored_or_computed(self) -> StepOutput:
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
-                left = self._seconds_left(self.step.name)
-                estimate = "" if left is None else f"; the run takes about {duration(left)} more"
+                seconds = self._seconds_left(self.step.name)
+                estimate = "" if seconds is None else f"; the run takes about {duration(seconds)} more"
                 print(f"{self.step.name}: {_progress(self.step.name)}{estimate}", flush=True)
                 with making.filling({"parts": self.version.parts, "code": self.code}) as folder:
                     work = self.work(folder, making)
