@@ -38,7 +38,7 @@ STEP: Final = Step(
 )
 _Form = TypeVar("_Form", bound=Document)
 _Yardstick = dict[str, str | None]  # What a result depends on besides the measured policy -> value or output hash.
-_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")  # Settings of all games.
+_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -108,7 +108,7 @@ def _measured(
     for opponent, match in baseline.matches.items():
         if opponent == "random":
             yield from _match("pretrained against a random mover", match, rules, output_hash)
-        else:
+        else:  # `BASELINE_RUNGS` has two opponents.
             engine = {"engine": outputs["select"].parts["inputs"]["engine"]}
             yield from _match("pretrained against Stockfish (1 node)", match, rules | engine, output_hash)
     yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, output_hash)

@@ -20,7 +20,7 @@ def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
     if notice is None:
         yield
         return
-    is_over, lock = threading.Event(), threading.Lock()  # The lock: no signal after the block.
+    is_over, lock = threading.Event(), threading.Lock()  # The lock prevents a signal after the block.
 
     def watch() -> None:
         while not Path(notice).exists():

@@ -77,7 +77,7 @@ class _Task:
         self.job: Job = flow.job
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
-        # Not the job's, because code may change before a `resume`.
+        # Describes this code, not the job's, because code may change before a `resume`.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
         # A step uses a GPU only if its `resources` ask for a GPU. A chess network's games are faster on all cores.
