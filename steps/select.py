@@ -112,7 +112,7 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
         played=ladder_difference(ladder, *ladder_games, adjudicated=False),
         adjudicated=ladder_difference(ladder, *ladder_games, adjudicated=True),
         num_pairs=ladder_games[0].games[0].result.interval().num_pairs,
-        num_planned=len(REPEATED_Z) * work.settings.evaluation.num_rung_pairs,  # At most one part per `z`.
+        num_planned=len(REPEATED_Z) * work.settings.evaluation.num_rung_pairs,  # One part of the games per value.
     )
     decision = _decide(step, matches, gain, _phase_changes(boards, candidate, initial))
     candidate.write_decisions(work.folder, boards, before=initial)

@@ -1,4 +1,4 @@
-"""Code of the steps that play games.
+"""Games of the steps.
 
 Adjudication turns some draws into a win for a side that an engine finds clearly better. The ladder is a set of rated engine opponents
 ("rungs").

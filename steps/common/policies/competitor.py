@@ -1,4 +1,4 @@
-"""Interface of all kinds of policies (network, language model) for games and measurements.
+"""Interface of policies (network, language model) for games and measurements.
 
 Regret is the win probability, by an engine, that the policy's move loses against the best move.
 """
