@@ -28,7 +28,7 @@ EXPORT_CARD: Final = "README.md"  # Model card of an exported policy.
 CHAMPION: Final = "champion"
 """The policy to play: a folder in the output of `select`, and an alias in MLflow's registry.
 
-The candidate (the checkpoint that games judge) if the verdict promotes it, otherwise the pretrained policy.
+It is the candidate (the checkpoint that games judge) if promoted, otherwise the pretrained policy.
 """
 PEAK: Final = "peak"
 """The checkpoint to resume from: a folder in the output of `select`, and an alias in the registry.

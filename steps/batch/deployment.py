@@ -29,7 +29,7 @@ from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # By `Step.resources`; limits the cost of a hang.
-_NUM_RETRIES: Final = 3  # Retries per task; none after the exit code NO_RETRY.
+_NUM_RETRIES: Final = 3  # Retries per task; none after the exit code NO_RETRY (a lasting PlainError).
 
 
 def name_store() -> None:
