@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).resolve().parent
 if (_FOLDER.parent / "steps").is_dir() and str(_FOLDER.parent) not in sys.path:
     sys.path.insert(0, str(_FOLDER.parent))
 
-# Metaflow refuses to run as user root.
+# Metaflow refuses the user name root.
 if os.environ.get("METAFLOW_USER", "root") == "root":
     os.environ["METAFLOW_USER"] = "chess-grpo" if os.environ.get("USER", "root") in ("", "root") else os.environ["USER"]
 
@@ -34,8 +34,9 @@ except PlainError as error:
 # Torch's idle threads would otherwise spin on cores that the engine needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# End with the parent, even if it ends during the slow imports of `chess_grpo.py`.
+# Before the slow imports of `chess_grpo.py`: a process that runs a file of this folder ends with its parent.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:
     from steps.run.processes import PLACES, end_with_parent
 
+    # A process that waits for a remote job unwinds, so Metaflow kills the job.
     end_with_parent(unwinds=not set(PLACES).isdisjoint(sys.argv))

@@ -1,6 +1,6 @@
 """Metaflow flow of the pipeline: boards, checks, pretraining, ladder, baseline, GRPO, selection, report.
 
-The ladder is Stockfish opponents of rising strength, which rate the policies. Commands:
+The ladder is a set of engine opponents, which rate the policies. Commands:
 
 .venv/bin/python flows/chess_grpo.py run
 .venv/bin/python flows/chess_grpo.py run --with batch
@@ -30,11 +30,11 @@ from steps.cards.offline import OfflineCard
 from steps.job import task
 from steps.run.processes import NO_RETRY, RESUMABLE
 
-deployment.name_store()
+deployment.name_store()  # Sets a variable that `Deployment` passes to tasks.
 
 
 def plainly(body: Callable[..., None]) -> Callable[..., None]:
-    """Print a PlainError without a traceback, and exit with a code that makes Metaflow retry or not."""
+    """Print a PlainError without a traceback. The error's `may_pass` decides whether Metaflow may retry the task."""
 
     @functools.wraps(body)
     def wrapped(*arguments: Any) -> None:
@@ -81,13 +81,15 @@ class ChessGrpo(FlowSpec):
     @plainly
     def build_boards(self):
         """Find positions, and evaluate each position's legal moves."""
+        # `task.run` finds inputs by the names `NAME_output`.
         self.build_boards_output = task.run(steps.build_boards.STEP, self)
         self.next(self.join_boards)
 
     @step
     @plainly
     def join_boards(self, inputs):
-        """Join the parts into one dataset, each split and phase cut to its quota."""
+        """Join the tasks' boards into one dataset, cut to the configured numbers."""
+        # The tasks' outputs differ, and Metaflow merges only equal values.
         self.merge_artifacts(inputs, include=["job"])
         self.join_boards_output = task.run(steps.join_boards.STEP, self, parts=[each.build_boards_output for each in inputs])
         self.next(self.check_boards)
@@ -128,14 +130,14 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def finetune(self):
-        """Train with GRPO, and recover or stop when entropy becomes critical."""
+        """Train with GRPO; recover or stop if the policy's entropy falls too low."""
         self.finetune_output = task.run(steps.finetune.STEP, self)
         self.next(self.screen)
 
     @step
     @plainly
     def screen(self):
-        """Select a candidate by games against the pretrained policy."""
+        """Select a candidate among the checkpoints by games."""
         self.screen_output = task.run(steps.screen.STEP, self)
         self.shares = task.parts(self.job, "selection")
         self.next(self.confirm, foreach="shares")
@@ -151,7 +153,7 @@ class ChessGrpo(FlowSpec):
     @step
     @plainly
     def select(self, inputs):
-        """Choose the champion by the fresh games."""
+        """Choose candidate or pretrained policy as champion by these games."""
         self.merge_artifacts(inputs, exclude=["confirm_output"])
         self.select_output = task.run(steps.select.STEP, self, parts=[each.confirm_output for each in inputs])
         self.next(self.report)

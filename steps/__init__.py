@@ -1,4 +1,7 @@
-"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some, a page (`card`)."""
+"""The steps of the pipeline, one file each: declaration (`STEP`), computation (`body`) and, for some, a page (`card`).
+
+`start` and `end` have only a function of this name.
+"""
 
 from importlib import import_module
 from typing import Any, Final
@@ -18,7 +21,7 @@ STEPS: Final = (
     "report",
     "end",
 )
-"""Order of the flow."""
+"""Order of the flow; `calibrate` runs beside `pretrain`."""
 
 
 def __getattr__(name: str) -> Any:

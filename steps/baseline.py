@@ -1,4 +1,4 @@
-"""Measure the pretrained policy before GRPO. The ladder is a set of rated opponents ("rungs")."""
+"""The step `baseline`. The ladder is a set of rated opponents ("rungs")."""
 
 from typing import Final
 
@@ -54,6 +54,7 @@ def body(work: Work) -> None:
 
 
 def _player(work: Work, policy: Competitor, purpose: str) -> Player:
+    # `stream` is only for a language model's retries.
     return policy.player("pretrained", temperature=None, seed=work.settings.seed, stream=("baseline", "asked again", purpose))
 
 

@@ -1,7 +1,7 @@
-"""Build one task's part of the dataset.
+"""The step `build_boards`.
 
-A unit is a part of the dataset, built without the others until its quota is full: a number of boards per split and game phase. A task
-makes some units.
+A unit is a part of the dataset, built without the others until its quota is full. A quota is a number of boards per split and game phase. A
+task makes some units.
 """
 
 import gc
@@ -43,20 +43,20 @@ def body(work: Work) -> None:
     units = work.part.of(range(boards.num_units))
     excluded = excluded_positions(boards.exclude)
     total = sum(unit_boards_per_cell(boards).values()) * len(units)
-    # `players` plays games, `pool` evaluates moves. They take turns.
+    # `players` plays games, `pool` evaluates moves. Only one works at a time.
     players = EnginePool(stockfish, num_processes=1, options={"Hash": HASH_MIB})
     with players, EnginePool(stockfish, num_processes=1, options=engine_options()) as pool:
         engine, reports, num_rows = str(identify(stockfish)), dict[str, SourceReport](), 0
         for unit in units:
             quota = Quota(unit_boards_per_cell(boards), boards, seed=settings.seed, excluded=excluded)
-            parts: list[pa.Table] = [board_table([])]
+            board_tables: list[pa.Table] = [board_table([])]
             for positions in unit_positions(quota, boards, unit=unit, seed=settings.seed, players=players):
                 rows = _rows(positions, quota, settings, engine, pool)
-                parts.append(board_table(rows))
+                board_tables.append(board_table(rows))
                 num_rows += len(rows)
                 work.progress(num_rows, total, "boards")
             games = pa.Table.from_pylist(list(quota.games.values()), schema=GAME_SCHEMA)
-            pq.write_table(pa.concat_tables(parts), work.folder / f"unit-{unit:04d}.{BOARDS}")
+            pq.write_table(pa.concat_tables(board_tables), work.folder / f"unit-{unit:04d}.{BOARDS}")
             pq.write_table(games, work.folder / f"unit-{unit:04d}.{GAMES}")
             reports[str(unit)] = quota.report
     write_document(work.folder / REPORT, UnitReports(reports))
@@ -69,14 +69,14 @@ def _rows(positions: Sequence[Position], quota: Quota, settings: Settings, engin
         return value_tables([chess.Board(position.fen) for position in searched], pool, depth=depth, num_deep=num_deep)
 
     depth, heldout = settings.boards.depth, [position for position in positions if position.split == Split.HELDOUT]
-    # GRPO learns moves that the search of `boards.depth` overrates. Only a deeper search, for held-out regret, shows this.
-    judged = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
-    strong = dict(zip([position.key for position in heldout], judged, strict=True))
+    # GRPO learns moves that the search to `boards.depth` overrates. Only a deeper search of held-out boards shows this.
+    deep_tables = tables(heldout, settings.evaluation.heldout_depth, MAX_LEGAL_MOVES)
+    deep_table_by_key = dict(zip([position.key for position in heldout], deep_tables, strict=True))
     rows = []
     for position, table in zip(positions, tables(positions, depth, NUM_DEEP), strict=True):
-        deeper = strong.get(position.key)
-        if isinstance(table, EngineError) or isinstance(deeper, EngineError):
+        deep_table = deep_table_by_key.get(position.key)
+        if isinstance(table, EngineError) or isinstance(deep_table, EngineError):
             quota.discard(position, "engine failure")
         else:
-            rows.append(board_row(position, table, deeper, engine=engine, limit=f"depth 1, depth {depth} for the best {NUM_DEEP}"))
+            rows.append(board_row(position, table, deep_table, engine=engine, limit=f"depth 1, depth {depth} for the best {NUM_DEEP}"))
     return rows

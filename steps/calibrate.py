@@ -1,4 +1,4 @@
-"""Rate the ladder's opponents ("rungs": a random mover to Stockfish) by games against each other."""
+"""The step `calibrate`. The ladder's opponents ("rungs") go from a random mover to Stockfish."""
 
 from typing import Final
 
@@ -40,7 +40,7 @@ def body(work: Work) -> None:
     results = _play(work, rungs)
     ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
     for index, rung in enumerate(ladder.rungs):
-        work.log(Record(index, interval_metrics("ladder/rating", rung.rating)))
+        work.log(Record(index, interval_metrics("ladder/rating", rung.rating)))  # Step: the rung's index.
     meetings = tuple(_meeting(ladder, meeting, result) for meeting, result in results.items())
     engine = str(identify(work.machine.stockfish))
     write_document(work.folder / REPORT, LadderReport(**dict(ladder), engine=engine, meetings=meetings))

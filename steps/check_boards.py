@@ -1,4 +1,4 @@
-"""Check the dataset by `data_checks` (Great Expectations), and describe the dataset."""
+"""The step `check_boards`, by `data_checks` (Great Expectations)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ STEP: Final = Step(
     is_inherited=True,
     is_registered=True,
 )
-DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages; their times must not change the output's hash.
+DATA_DOCS: Final = f"{ASIDE}/data_docs"  # Great Expectations' pages contain times. The output's hash leaves out `ASIDE`.
 
 _HISTOGRAMS: Final = {
     "values": ("Values of all legal moves", "win probability of the player who moved", "moves"),
@@ -49,19 +49,20 @@ class ChecksError(PlainError, ValueError):
 
 
 def body(work: Work) -> None:
-    """Raises ChecksError."""
+    """Raises ChecksError if a check fails."""
     boards, settings = work.inputs["join_boards"], work.settings
-    table, games, facts = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
-    report = check_dataset_tables(table, games, facts, settings.boards, data_docs=work.folder / DATA_DOCS)
+    table, games, joined = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
+    report = check_dataset_tables(table, games, joined, settings.boards, data_docs=work.folder / DATA_DOCS)
     work.log(Record(0, {"checks/failed": float(len(report.failed))}))
     if report.failed:
-        raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(facts)}")
-    described = distributions(table, games)
-    write_document(work.folder / REPORT, report.document(facts, described))
-    (work.folder / SUMMARY).write_text(summary_markdown(report, facts, described.cells), encoding="utf-8")
+        raise ChecksError(f"the dataset is not fit to train on:\n{report.as_text()}\n\n== {boards} ==\n{summary_text(joined)}")
+    counted = distributions(table, games)
+    write_document(work.folder / REPORT, report.document(joined, counted))
+    (work.folder / SUMMARY).write_text(summary_markdown(report, joined, counted.cells), encoding="utf-8")
 
 
 def distributions(boards: pa.Table, games: pa.Table) -> Distributions:
+    """`boards` has at least one row."""
     phases, splits = np.array(boards["phase"].to_pylist()), boards["split"].to_pylist()
     counted = Counter(zip(phases.tolist(), splits, strict=True))
     sizes = np.array([len(moves) for moves in boards["moves"].to_pylist()])

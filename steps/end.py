@@ -13,10 +13,11 @@ from steps.run.store import Store
 
 
 def end(flow: Any) -> tuple[dict[str, Any], str]:
-    """Mark the run as finished, log missing records to MLflow, and return (results, closing text).
+    """Mark the run as finished, log to MLflow what is missing there, and return (results, closing text).
 
-    The results are JSON data, with the files' paths in `where` and the run's id in `run`. No line of the text begins with a space, because
-    Metaflow strips leading spaces.
+    - `flow`: Metaflow's, with `job` and `NAME_output` of earlier steps
+    - results: JSON data, with the files' paths in `where` and the run's id in `run`
+    - text: no line begins with a space, because Metaflow strips leading spaces
     """
     from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
 

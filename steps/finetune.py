@@ -48,10 +48,7 @@ _NUM_SHOWN: Final = 40  # Latest events on the card.
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, history and report; after a kill, continue at the newest checkpoint.
-
-    The pretrained policy is the KL's reference. Training begins at this policy, or at the checkpoint to resume from.
-    """
+    """The pretrained policy is the KL's reference. Training begins at this policy, or at the checkpoint to resume from."""
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     table = read_boards(work.inputs["join_boards"])
     train = board_arrays(table, split=Split.TRAIN)
@@ -60,7 +57,7 @@ def body(work: Work) -> None:
     policy = reference.copied()
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step
-    # The engines start at the first query; the dataset's boards need none.
+    # The engines start at the first query; the dataset's boards have values.
     with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
@@ -72,7 +69,7 @@ def body(work: Work) -> None:
         if origin is not None:
             before, now = (facts["settings"]["grpo"]["num_own_moves"] for facts in (origin[1].facts, work.facts))
             trainer.begin_from(*origin, takes_optimizer=before == now)
-            if before != now:  # Adam's moments are of the old objective.
+            if before != now:  # Adam's moments belong to the old objective.
                 work.say("the optimizer begins anew, because grpo.num_own_moves differs from the checkpoint's")
         TrainingLoop(work, trainer, lambda: heldout_metrics(trainer.evaluation_policy, heldout)).run()
 

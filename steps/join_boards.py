@@ -1,4 +1,4 @@
-"""Join the dataset's parts from `build_boards` (units)."""
+"""Join the units, the dataset's parts from `build_boards`."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def body(work: Work) -> None:
     settings, folders = work.settings, work.parts
     boards = _concatenated(folders, BOARDS, BOARD_SCHEMA)
     wanted = boards_per_cell(settings.boards)
-    kept, num_joined_duplicates, missing = cut_to_quota(
+    kept_rows, num_joined_duplicates, missing = cut_to_quota(
         _positions(boards), wanted, max_per_game_and_phase=settings.boards.max_per_game_and_phase
     )
     report = SourceReport.joined(unit for folder in folders for unit in read_document(folder / REPORT, UnitReports).root.values())
@@ -49,12 +49,12 @@ def body(work: Work) -> None:
         if reason := refusal(wanted, missing, states_per_step=settings.grpo.states_per_step):
             raise SourceError(f"{shortage}\n{reason}")
         print(f"{shortage}\nThe run continues with fewer boards: it learns less, and its measurements are less certain.")
-    boards = boards.take(kept)
+    boards = boards.take(kept_rows)
     games = _concatenated(folders, GAMES, GAME_SCHEMA)
     games = games.filter(pc.is_in(games["game_id"], pc.unique(boards["game_id"])))
-    # Units can hold the same game; the first index overwrites later ones.
-    first = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
-    games = games.take(sorted(first.values()))
+    # Units can hold the same game. The reversed order keeps the first index.
+    first_index = {game_id: index for index, game_id in reversed(list(enumerate(games["game_id"].to_pylist())))}
+    games = games.take(sorted(first_index.values()))
     pq.write_table(boards, work.folder / BOARDS, row_group_size=_ROWS_PER_GROUP)
     pq.write_table(games, work.folder / GAMES)
     write_document(work.folder / REPORT, _report(boards, games, report, missing))
@@ -77,6 +77,7 @@ def _report(boards: pa.Table, games: pa.Table, sources: SourceReport, missing: M
 
 
 def _concatenated(folders: Sequence[Path], name: str, schema: pa.Schema) -> pa.Table:
+    # Sorted by unit, so the number of tasks does not matter.
     paths = sorted((path for folder in folders for path in folder.glob(f"unit-*.{name}")), key=lambda path: path.name)
     return pa.concat_tables([pq.read_table(path, schema=schema) for path in paths])
 

@@ -1,4 +1,4 @@
-"""Pretrain a network by imitation of the moves played. Language models have another body: `steps.language.pretrain`."""
+"""The step `pretrain` for networks. Language models have another body: `steps.language.pretrain`."""
 
 from typing import Final
 
@@ -41,7 +41,7 @@ class Imitation(Document):
     learning_rate: float
     train_loss: float  # Mean since the previous validation.
     validation_loss: float
-    top1: float  # Fraction of boards whose played move is the likeliest.
+    top1: float  # Fraction of validation boards whose played move is the likeliest.
     top5: float  # Fraction whose played move is among the five likeliest.
     entropy: float
 
@@ -58,7 +58,7 @@ def body(work: Work) -> None:
         work.progress(record.step, settings.pretrain.num_steps, "steps")
         records.append(record)
     best = min(records, key=lambda record: record.metrics["imitation/validation_loss"])
-    policy.save(work.folder)
+    policy.save(work.folder)  # `imitate` ends with the best step's weights.
     measured = {name.removeprefix("imitation/"): value for name, value in best.metrics.items()}
     report = Imitation(num_positions=len(train), num_steps=records[-1].step, best_step=best.step, weights=weights_hash(policy), **measured)
     write_document(work.folder / REPORT, report)

@@ -1,6 +1,6 @@
-"""Write the run's results, the report and the champion's model card.
+"""The step `report`.
 
-"Champion before" is the best policy of earlier runs, from MLflow's registry.
+The candidate is the checkpoint that games judge. "Champion before" is the registry's champion from earlier runs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,6 +63,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         if record.step == decision.candidate_step:
             candidate |= record.metrics
     phases = {str(phase): name for phase in PHASES if (name := f"{_REGRET}/{phase}") in baseline.heldout}
+    # Later steps win, because a resumed run may change settings that inherited steps have read.
     settings = {name: value for output in outputs.values() for name, value in flattened(output.parts["settings"]).items()}
     pretraining: dict[str, Any] = read_json(outputs["pretrain"].folder / REPORT)
     ladder = outputs["calibrate"].report(LadderReport)
@@ -103,26 +104,26 @@ def _measured(
     pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
     ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}
     boards: _Yardstick = {"held-out boards": outputs["join_boards"].hash}
-    output = outputs["baseline"].hash
+    output_hash = outputs["baseline"].hash
     for opponent, match in baseline.matches.items():
         if opponent == "random":
-            yield from _match("pretrained against a random mover", match, rules, output)
-        else:
+            yield from _match("pretrained against a random mover", match, rules, output_hash)
+        else:  # `BASELINE_RUNGS` has two opponents.
             engine = {"engine": outputs["select"].parts["inputs"]["engine"]}
-            yield from _match("pretrained against Stockfish (1 node)", match, rules | engine, output)
-    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, output)
-    heldout, stderr = baseline.heldout, f"{_REGRET}_stderr"
-    if stderr in heldout:
-        yield _regret("pretrained policy", regret_interval(heldout[_REGRET], heldout[stderr]), boards, output)
+            yield from _match("pretrained against Stockfish (1 node)", match, rules | engine, output_hash)
+    yield from _rating("pretrained on the ladder before GRPO (other openings)", baseline.ladder, ladder, output_hash)
+    heldout, stderr_name = baseline.heldout, f"{_REGRET}_stderr"
+    if stderr_name in heldout:
+        yield _regret("pretrained policy", regret_interval(heldout[_REGRET], heldout[stderr_name]), boards, output_hash)
     if decision.candidate_step in decision.heldout_regret_best:
         regret = decision.heldout_regret_best[decision.candidate_step]
         yield _regret("candidate", regret, boards, outputs["finetune"].hash)
-    output, against = outputs["select"].hash, "candidate against"
-    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, pretrained | rules, output):
+    output_hash, against = outputs["select"].hash, "candidate against"
+    for measured in _match(f"{against} pretrained (best moves)", decision.confirmation_best_moves, pretrained | rules, output_hash):
         yield measured.model_copy(update={"decides": True})
-    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, pretrained | rules, output)
+    yield from _match(f"{against} pretrained (sampled at T = 1)", decision.confirmation_sampled_moves, pretrained | rules, output_hash)
     previous: _Yardstick = {"champion before": decision.previous_weights}
-    yield from _match(f"{against} the champion before", decision.previous_champion, previous | rules, output)
+    yield from _match(f"{against} the champion before", decision.previous_champion, previous | rules, output_hash)
     if (gain := decision.ladder_gain) is not None:
         yield Measurement(
             name="candidate less pretrained on the ladder",
@@ -131,10 +132,10 @@ def _measured(
             adjudicated=gain.adjudicated,
             num_games=sum(place.num_games for place in (decision.ladder, decision.ladder_initial) if place is not None),
             yardstick=pretrained | rules | ladder,
-            output=output,
+            output=output_hash,
         )
-    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, output)
-    yield from _rating("candidate on the ladder", decision.ladder, ladder, output)
+    yield from _rating("pretrained on the ladder (openings of the candidate)", decision.ladder_initial, ladder, output_hash)
+    yield from _rating("candidate on the ladder", decision.ladder, ladder, output_hash)
 
 
 def _match(name: str, match: MatchReport | None, yardstick: _Yardstick, output: str) -> Iterator[Measurement]:

@@ -1,7 +1,7 @@
-"""Choose the candidate among the checkpoints, and fix the previous champion and the openings of all later games.
+"""The step `screen`. It also stores the previous champion and the openings of all later games.
 
-Held-out regret (value that best moves lose on held-out boards) selects the checkpoints that play. The initial policy is the pretrained
-policy; the previous champion is the registry's.
+- Held-out regret: win probability that best moves lose on held-out boards. The checkpoints with the lowest regret play.
+- Initial policy: the pretrained policy. Previous champion: the registry's, from an earlier run.
 """
 
 import math
@@ -79,7 +79,7 @@ def body(work: Work) -> None:
 
 
 def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
-    """Return checkpoint -> held-out regret of best moves, if finite."""
+    """Return a checkpoint's step -> held-out regret, if finite."""
     regrets = {}
     for record in read_history(finetuned):
         best, stderr, sampled = (record.metrics.get(f"heldout/regret_{name}") for name in ("best", "best_stderr", "sampled"))
@@ -90,7 +90,7 @@ def _regrets(finetuned: Path, checkpoints: set[int]) -> dict[int, Estimate]:
 
 
 def _keep_previous(work: Work, initial: Competitor) -> str | None:
-    """Copy the registry's champion into the output. Return its weights' hash; None without a copy, as of the initial policy."""
+    """Copy the previous champion, unless it is the initial policy. Return the weights' hash; None without a copy."""
     folder = work.of_run.get(OfRun.CHAMPION)
     if folder is None:
         return None
@@ -104,7 +104,7 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 def _halving(
     work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
 ) -> tuple[HalvingTrace, dict[str, tuple[PlayedGame, ...]]]:
-    """Return the trace, and `screening_match` -> games. All candidates of a round play the same openings."""
+    """Return the rounds, and key (`screening_match`) -> games. All candidates of a round play the same openings."""
     openings: dict[int, list[str]] = {}  # Round -> openings.
     games: dict[str, tuple[PlayedGame, ...]] = {}
 

@@ -1,8 +1,11 @@
 """Judge the candidate, the checkpoint that `screen` chose.
 
-`confirm` has played the candidate against the initial (pretrained) policy, with best moves (CONFIRMATION) and with moves sampled at T = 1
-(SAMPLED), and against the registry's champion (PREVIOUS). This step plays the ladder of rated engine opponents ("rungs").
-A pair score is the mean score of an opening's two games, in [0, 1].
+`confirm` has played the candidate's matches:
+- CONFIRMATION: best moves, against the initial (pretrained) policy
+- SAMPLED: moves sampled at T = 1, against the initial policy
+- PREVIOUS: against the registry's champion
+
+This step plays the ladder of rated engine opponents ("rungs"). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,11 +74,11 @@ STEP: Final = Step(
     resources="games",
 )
 _PHASE_TOLERANCE: Final = 0.01
-"""Growth of held-out regret in a game phase, in win probability; a significantly larger growth blocks the candidate."""
+"""Win probability. A candidate whose held-out regret in a game phase grew by significantly more is not promoted."""
 
 
 def body(work: Work) -> None:
-    """Write champion, peak, all games, and the decision. Without a candidate, the pretrained policy is champion and peak."""
+    """Without a candidate, the pretrained policy is champion and peak."""
     screened, pretrained = read_document(work.inputs["screen"] / REPORT, Screened), work.inputs["pretrain"]
     if screened.candidate_step is None:
         for name in (CHAMPION, PEAK):
@@ -89,7 +92,7 @@ def body(work: Work) -> None:
         )
     else:
         report = _judge(work, screened, screened.candidate_step)
-        copy_folder(checkpoint(work, report.peak_step), work.folder / PEAK)
+        copy_folder(checkpoint(work, report.peak_step), work.folder / PEAK)  # Includes the optimizer's state.
         copy_policy(checkpoint(work, report.champion_step) if report.promoted else pretrained, work.folder / CHAMPION)
     write_document(work.folder / REPORT, report)
 
@@ -104,26 +107,26 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     folders = checkpoint(work, step), work.inputs["pretrain"]
     candidate, initial = policies = tuple(open_policy(folder, work.device, settings=work.settings) for folder in folders)
     ladder_games = _play_ladder(work, policies, step, ladder, openings[LADDER])
-    place, initial_place = (games.placement(ladder) for games in ladder_games)
+    placement, initial_placement = (games.placement(ladder) for games in ladder_games)
     gain = LadderGain(
         played=ladder_difference(ladder, *ladder_games, adjudicated=False),
         adjudicated=ladder_difference(ladder, *ladder_games, adjudicated=True),
         num_pairs=ladder_games[0].games[0].result.interval().num_pairs,
-        num_planned=len(REPEATED_Z) * work.settings.evaluation.num_rung_pairs,
+        num_planned=len(REPEATED_Z) * work.settings.evaluation.num_rung_pairs,  # One part of the games per value.
     )
     decision = _decide(step, matches, gain, _phase_changes(boards, candidate, initial))
     candidate.write_decisions(work.folder, boards, before=initial)
     ladder_matches = [part.result for games in ladder_games for part in (*games.probes, *games.games)]
     stages = {
-        SCREENING: _screening(screening_games, screened),
+        SCREENING: _screening_matches(screening_games, screened),
         **{stage: [match] for stage, match in matches.items()},
         LADDER: ladder_matches,
     }
     _write_games(work, step, policies, stages)
-    ratings = {"rating": place.rating, "rating_pretrained": initial_place.rating, "ladder_gain": gain.played}
+    ratings = {"rating": placement.rating, "rating_pretrained": initial_placement.rating, "ladder_gain": gain.played}
     regret = {"selection/heldout_regret": screened.heldout_regret_best[step].value}
     work.log(Record(step, _metrics(matches, ratings) | regret))
-    # The candidate's score is the confirmation's, because screening games overestimate the candidate that they chose.
+    # Later rounds overwrite earlier ones. Screening games overestimate the candidate that they chose, so the confirmation's score counts.
     scores = {entry.candidate: entry.so_far for entry in screened.screening} | {step: confirmed.interval()}
     peak = peak_step(scores)
     return Selection(
@@ -137,20 +140,21 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
         confirmation_sampled_moves=matches[SAMPLED].report(),
         previous_champion=None if previous is None else previous.report(),
         previous_weights=screened.previous_weights,
-        ladder=place,
-        ladder_initial=initial_place,
+        ladder=placement,
+        ladder_initial=initial_placement,
         initial_weights=initial.weights,
         candidate_weights=candidate.weights,
     )
 
 
 def _shared_match(shares: Sequence[Mapping[str, Sequence[SharedGame]]], stage: str, step: int, openings: Sequence[str]) -> MatchResult:
+    # The sort is stable, so a pair's games keep their order.
     games = sorted((game for share in shares for game in share.get(stage, ())), key=lambda game: game.pair)
     assert [game.opening for game in games] == [opening for opening in openings for _ in range(2)], f"{stage}: pairs are missing"
-    return _adjudicated(stage, step, games)
+    return _match_result(stage, step, games)
 
 
-def _adjudicated(stage: str, step: int, games: Sequence[PlayedGame]) -> MatchResult:
+def _match_result(stage: str, step: int, games: Sequence[PlayedGame]) -> MatchResult:
     first, second = player_names(stage, step)
     return MatchResult(first=first, second=second, games=tuple(games), is_adjudicated=True)
 
@@ -191,9 +195,9 @@ def _decide(step: int, matches: Mapping[str, MatchResult], gain: LadderGain, pha
     )
 
 
-def _screening(games: Mapping[str, Sequence[PlayedGame]], screened: Screened) -> list[MatchResult]:
+def _screening_matches(games: Mapping[str, Sequence[PlayedGame]], screened: Screened) -> list[MatchResult]:
     played = {screening_match(entry.candidate, entry.round): entry.candidate for entry in screened.screening}
-    return [_adjudicated(SCREENING, step, games[match]) for match, step in played.items()]
+    return [_match_result(SCREENING, step, games[match]) for match, step in played.items()]
 
 
 def _write_games(work: Work, step: int, policies: Sequence[Competitor], stages: Mapping[str, Sequence[MatchResult]]) -> None:

@@ -19,18 +19,18 @@ from steps.run.time_left import usual_seconds
 from steps.run.versions import CodeFacts, describe_code
 from steps.track.sweep import SWEEP, SWEEP_VARIABLE
 
-_NUM_TIMED: Final = 10  # Latest runs, for the estimate of time.
+_NUM_TIMED: Final = 10  # Latest runs that the time estimate uses.
 
 
 def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: str) -> Job:
     """Check all that the run needs, begin the run's record, and return the facts for the other steps.
 
-    - `config`: all settings (`settings`), and the user's (`keys`), both nested
+    - `config`: `settings` (all settings) and `keys` (settings of the command), both nested
     - `run`: Metaflow's id
     - `is_fresh`: compute every output again
     - `resume_from`: checkpoint, such as RUN/STEP or `peak`; empty for a new training
 
-    Raises PreflightError if a check fails, NotFoundError or ResumeError if the run cannot resume.
+    Raises PreflightError if a check fails, NotFoundError, ResumeError or ConfigError if the run cannot resume.
     """
     if is_fresh and resume_from:
         raise ResumeError("--fresh and --resume-from: a resumed run reuses its origin's boards and policy; give only one of the two")

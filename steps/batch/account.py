@@ -1,4 +1,4 @@
-"""Checks of the AWS account for tasks on AWS Batch or Kubernetes. The checks run in parallel and take seconds."""
+"""Checks of the AWS account for tasks on AWS Batch or Kubernetes."""
 
 import os
 import re
@@ -26,11 +26,11 @@ _RIGHTS: Final = (
 )
 _ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
 _GPU_SPOT: Final = {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF"}  # All G and VT Spot Instance Requests, in vCPUs.
-_MIN_GPU_CPUS: Final = 4  # The smallest machines of the families g4dn, g5 and g6.
+_MIN_GPU_CPUS: Final = 4  # vCPUs of the smallest machines of the families g4dn, g5 and g6.
 
 
 def account_checks(environment: Mapping[str, str], place: str) -> list[PreflightCheck]:
-    """Check what tasks at `place`, such as "batch", need. Writes and deletes an empty object in the bucket."""
+    """Check what tasks need at `place`, "batch" or "kubernetes". Writes and deletes an empty object in the bucket."""
     import boto3.session  # noqa: F401 - The threads must not import boto3 at the same time.
     from metaflow import metaflow_config
 
@@ -72,9 +72,9 @@ def _caller() -> str:
 
 
 def _bucket(root: str | None, endpoint: str | None) -> str:
-    """List the bucket, and write and delete an empty object."""
     root = _set("METAFLOW_DATASTORE_SYSROOT_S3", root, "s3://BUCKET/PREFIX of Metaflow's stack")
     name, _, prefix = root.removeprefix("s3://").partition("/")
+    # A refusal is a fault, because the launcher itself writes to the bucket.
     with _in_words(
         f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list the bucket, and write and delete in it", denied=()
     ):
@@ -87,38 +87,37 @@ def _bucket(root: str | None, endpoint: str | None) -> str:
 
 
 def _images(variable: str, image: str | None, gpu_image: str = "") -> str:
-    """Ask ECR; other registries are not asked."""
-    named = {_set(variable, image, "an image with the steps' packages"): variable} | ({gpu_image: GPU_IMAGE} if gpu_image else {})
-    for address, name in named.items():
-        if found := _ECR.fullmatch(address):
-            registry, region, repository, tag, digest = found.groups()
+    """Check images in ECR; images in other registries are not checked."""
+    variables = {_set(variable, image, "an image with the steps' packages"): variable} | ({gpu_image: GPU_IMAGE} if gpu_image else {})
+    for address, name in variables.items():
+        if match := _ECR.fullmatch(address):
+            registry, region, repository, tag, digest = match.groups()
             with _in_words(f"correct {name}={address}, or push the image"):
-                wanted = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
-                _client("ecr", region_name=region).describe_images(registryId=registry, repositoryName=repository, imageIds=[wanted])
-    return ", ".join(named)
+                image_id = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
+                _client("ecr", region_name=region).describe_images(registryId=registry, repositoryName=repository, imageIds=[image_id])
+    return ", ".join(variables)
 
 
 def _queues(default: str | None, environment: Mapping[str, str]) -> str:
-    """Check the queues and their compute environments."""
-    own = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
-    named = {own: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
+    queue_name = _set("METAFLOW_BATCH_JOB_QUEUE", default, "a job queue of AWS Batch")
+    variables = {queue_name: "METAFLOW_BATCH_JOB_QUEUE"} | {name: GPU_QUEUE for name in [environment.get(GPU_QUEUE)] if name}
     with _in_words("let the account call batch:DescribeJobQueues and batch:DescribeComputeEnvironments"):
         batch = _client("batch")
-        described = batch.describe_job_queues(jobQueues=list(named))["jobQueues"]
-        machines = [order["computeEnvironment"] for queue in described for order in queue["computeEnvironmentOrder"]]
-        environments = batch.describe_compute_environments(computeEnvironments=machines)["computeEnvironments"] if machines else []
+        described = batch.describe_job_queues(jobQueues=list(variables))["jobQueues"]
+        names = [order["computeEnvironment"] for queue in described for order in queue["computeEnvironmentOrder"]]
+        environments = batch.describe_compute_environments(computeEnvironments=names)["computeEnvironments"] if names else []
     states = {
         key: f"{queue['state']} and {queue['status']}" for queue in described for key in (queue["jobQueueName"], queue["jobQueueArn"])
     }
-    wrong = [f"{named[name]}={name} is {state}" for name in named if (state := states.get(name, "not there")) not in _WORKS]
+    wrong = [f"{variables[name]}={name} is {state}" for name in variables if (state := states.get(name, "not there")) not in _WORKS]
     wrong += [
-        f"{each['computeEnvironmentName']}, a compute environment, is {state} ({each.get('statusReason', 'no reason given')})"
-        for each in environments
-        if (state := f"{each['state']} and {each['status']}") not in _WORKS
+        f"{description['computeEnvironmentName']}, a compute environment, is {state} ({description.get('statusReason', 'no reason given')})"
+        for description in environments
+        if (state := f"{description['state']} and {description['status']}") not in _WORKS
     ]
     if wrong:
         raise PreflightError(f"{'; '.join(wrong)}: each must be ENABLED, and VALID or UPDATING {_PAGE}")
-    return ", ".join(named)
+    return ", ".join(variables)
 
 
 def _role(role: str | None) -> str:
@@ -140,8 +139,8 @@ def _rights(queue: str | None, role: str | None) -> str:
     answers: list[Mapping[str, str]] = []
     with _unanswered(f"IAM's simulator does not say what {source} may do"):
         for actions, resource in ((_RIGHTS, "*"), (("batch:SubmitJob",), queue or "*"), (("iam:PassRole",), role or "*")):
-            asked = {"PolicySourceArn": source, "ActionNames": list(actions), "ResourceArns": [resource]}
-            answers += _client("iam").simulate_principal_policy(**asked)["EvaluationResults"]
+            request = {"PolicySourceArn": source, "ActionNames": list(actions), "ResourceArns": [resource]}
+            answers += _client("iam").simulate_principal_policy(**request)["EvaluationResults"]
     if lacking := [answer["EvalActionName"] for answer in answers if answer["EvalDecision"] != "allowed"]:
         raise PassingError(f"by IAM's simulator {source} lacks {', '.join(lacking)} {_PAGE}")
     return f"{source} may submit jobs"
@@ -183,7 +182,7 @@ def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[Non
         if error.response.get("Error", {}).get("Code") in denied:
             raise PassingError(f"this account has no right to ask ({error}); the jobs' role may have the right") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
-    except (BotoCoreError, ResponseParserError, ValueError) as error:
+    except (BotoCoreError, ResponseParserError, ValueError) as error:  # ValueError: a malformed endpoint.
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
 
 

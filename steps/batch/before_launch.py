@@ -11,12 +11,11 @@ from steps.run.orchestrator import configuration, service
 def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> Iterator[str]:
     """Check while the caller iterates, and yield warnings and notes for the user.
 
-    - All commands: Metaflow's configuration. For tasks on other machines METAFLOW_DEFAULT_DATASTORE becomes s3, unless set.
-    - `run` and `resume`: also the command's settings and Metaflow's metadata service.
+    - All commands: Metaflow's configuration. If tasks run on other machines, METAFLOW_DEFAULT_DATASTORE becomes s3, unless set.
+    - `run` and `resume`: also the options that name settings, and Metaflow's metadata service.
     - `run` and `resume` on AWS Batch or Kubernetes: also the account.
 
-    Raises CommandError for mistyped settings, DestinationError for failed checks of AWS, and OrchestratorError for a wrong configuration
-    or a service that does not answer.
+    Raises OrchestratorError (configuration, service), CommandError (options), DestinationError (account).
     """
     configuration(environment)
     if place := place_of(arguments, environment):

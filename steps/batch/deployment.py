@@ -1,4 +1,4 @@
-"""Metaflow's part of a run: decorators for AWS Batch and Kubernetes, a task's context, tags, and the flow's command with its signals."""
+"""Metaflow's part of a run: decorators for tasks on other machines, tags, and the flow's command with its signals."""
 
 import json
 import os
@@ -29,11 +29,11 @@ from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # By `Step.resources`; limits the cost of a hang.
-_NUM_RETRIES: Final = 3  # Retries of a task whose machine was lost.
+_NUM_RETRIES: Final = 3  # Retries per task; none after the exit code NO_RETRY (a lasting PlainError).
 
 
 def name_store() -> None:
-    """If tasks run on other machines, set CHESS_GRPO_STORE, unless set, to a folder below Metaflow's in S3."""
+    """Give CHESS_GRPO_STORE a default, a folder below Metaflow's in S3, if tasks run on other machines."""
     if place_of(sys.argv, os.environ) and DATASTORE_SYSROOT_S3 and not os.environ.get(STORE):
         os.environ[STORE] = f"{DATASTORE_SYSROOT_S3.rstrip('/')}/chess-grpo"
 
@@ -41,7 +41,7 @@ def name_store() -> None:
 class Deployment(FlowMutator):  # type: ignore[misc]
     """Decorates each step of a run on AWS Batch or Kubernetes with the settings' `resources`.
 
-    A run on this machine gets only a token, which later shows whether the launcher, the process of `run` or `resume`, still lives.
+    A run on this machine gets only the launcher's token. The token shows whether the launcher (process of `run` or `resume`) still lives.
     """
 
     def mutate(self, mutable_flow: Any) -> None:
@@ -51,6 +51,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
                 os.environ[LAUNCHER] = own_token()
             return
         if not is_container(os.environ):
+            # For containers, which have no git.
             os.environ.setdefault(CODE, json.dumps(describe_code()))
         config = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(config.to_dict()["settings"]).resources
@@ -65,15 +66,15 @@ class Deployment(FlowMutator):  # type: ignore[misc]
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
             if place != "batch":
                 continue
-            # `--with batch` has decorated the step already, so Metaflow would ignore this decorator without OVERRIDE. Tasks add the
-            # decorator too: Metaflow does not pass it to child processes, and a task needs it for the spot monitor.
+            # `--with batch` has decorated the step already, so Metaflow would ignore this decorator without OVERRIDE. A task adds the
+            # decorator again, because Metaflow does not pass decorators to child processes. The spot monitor needs this decorator.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
             step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
 
 @contextmanager
 def as_task() -> Iterator[None]:
-    """Name the task in the variable `TASK`, and send this process SIGTERM on a spot interruption."""
+    """Name the task in the variable CHESS_GRPO_TASK, and send this process SIGTERM on a spot interruption."""
     os.environ[TASK] = f"{current.run_id}/{current.step_name}/{current.task_id}"
     with sigterm_on_spot_notice(current.get("spot_termination_notice")):
         yield
@@ -96,9 +97,9 @@ def main(flow: Any) -> None:
     machine, arguments = Machine.here(), sys.argv[1:]
     if "resume" in arguments:
         _refuse_unknown_origin(flow.__name__, arguments, machine)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _stop)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:
+            signal.signal(signal_number, _stop)
     try:
         flow()
     except SystemExit as ended:
@@ -108,7 +109,7 @@ def main(flow: Any) -> None:
 
 
 def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
-    """Exit with a message instead of Metaflow's traceback."""
+    """Exit with a message, not Metaflow's traceback, if the run is unknown."""
     origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
     try:
         if origin:
@@ -123,32 +124,31 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
 
 
 def _explain(machine: Machine) -> None:
-    """Print why this process's run failed, and the command that resumes the run.
+    """Print the failed step, and the command that resumes the run.
 
-    After a PlainError, which the task has printed, print a command that starts a new run: the cause may be a setting, and `resume` keeps
-    the settings.
+    After a PlainError, the command starts a new run instead, because the cause may be a setting, and `resume` keeps the settings.
     """
-    runs, places, repeated = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
-    names = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
+    runs, places, start_command = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
+    run_ids = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
     # `close` ends attempts that are still recorded as running.
-    known = [runs.close(run) for name in names if (run := runs.get(name)) is not None]
+    known = [runs.close(run) for run_id in run_ids if (run := runs.get(run_id)) is not None]
     message = ""
     if run := next((run for run in known if run.failure is not None and run.error), None):
         if "resume" in sys.argv:
-            repeated = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
-        again = pasteable(resume_command(run.name, places))
-        message = f"{run.failed_step}: {run.error}\nTo resume: {again}"
+            start_command = pasteable(run.facts["command"] + "".join(f" --with {place}" for place in places))
+        resuming = pasteable(resume_command(run.name, places))
+        message = f"{run.failed_step}: {run.error}\nTo resume: {resuming}"
         if run.failure is not None and run.failure.status == "failed" and not run.error.endswith(IN_LOG):
-            kept = f" (with equal settings, `{again}` keeps the finished steps)" if "--fresh" in repeated else ""
-            message = f"{run.failed_step} failed for the reason above. Mend it and start again: {repeated}{kept}"
+            note = f" (with equal settings, `{resuming}` keeps the finished steps)" if "--fresh" in start_command else ""
+            message = f"{run.failed_step} failed for the reason above. Mend it and start again: {start_command}{note}"
     elif current.run_id and not known and "resume" not in sys.argv:
-        message = f"The run has not begun; the reason is above. Mend the cause and start again: {repeated}"
+        message = f"The run has not begun; the reason is above. Mend the cause and start again: {start_command}"
     if message:
         print(f"\n{message}", file=sys.stderr, flush=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. The kernel sends SIGTERM to the tasks; `finetune` saves a checkpoint."""
+    """Print the command that resumes the run, and exit. Then the kernel sends SIGTERM to the tasks; `finetune` saves a checkpoint."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
     with suppress(PlainError):  # If the store fails, the command `runs` shows a lost process, not a stop.

@@ -1,4 +1,4 @@
-"""Place where tasks run (AWS Batch, Kubernetes or here), and environment variables, queue and image of tasks elsewhere."""
+"""Place where tasks run (AWS Batch, Kubernetes or this machine); environment variables, queue and image of tasks on other machines."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -26,27 +26,27 @@ BY_NAME_ONLY: Final = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "
 
 
 class DestinationError(PlainError, RuntimeError):
-    """A setting for tasks on other machines is missing or wrong."""
+    """Tasks cannot run on other machines."""
 
 
 def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return where a command's tasks run: one of `PLACES`, or "" for this machine. In a container it is the container's place.
+    """Return where a command's tasks run: one of `PLACES`, or "" for this machine.
 
-    A command names the place by `--with PLACE`, as `argo-workflows`, or as Metaflow's internal command `PLACE step NAME` for one task.
+    In a container, the place is the container's. Otherwise the command names the place: `--with PLACE`, `argo-workflows` (Kubernetes), or
+    `PLACE step NAME`, Metaflow's internal command for one task.
     """
     for variable, place in ((BATCH_JOB, "batch"), (POD, "kubernetes")):
         if variable in environment:
             return place
     names = [*option_values(arguments), *(name for name, command in itertools.pairwise(arguments) if command == "step")]
-    given = {name.partition(":")[0] for name in names} | ({"kubernetes"} if "argo-workflows" in arguments else set())
-    return next((place for place in PLACES if place in given), "")
+    named_places = {name.partition(":")[0] for name in names} | ({"kubernetes"} if "argo-workflows" in arguments else set())
+    return next((place for place in PLACES if place in named_places), "")
 
 
 def reachable(environment: Mapping[str, str]) -> str:
-    """Return the address of the tracking store. The network is not tried.
+    """Return the address of the tracking store, without a try of the network.
 
-    Raises DestinationError for a missing address, a file, a port of this machine, and a name, password or query in the address or
-    in `WANDB_BASE_URL`.
+    Raises DestinationError if other machines cannot reach the address, or if this or WANDB_BASE_URL has a name, password or query.
     """
     address = environment.get(_TRACKING, "")
     if reason := _not_reached(address):

@@ -16,11 +16,11 @@ _SECONDS_BETWEEN: Final = 1.0  # Between two checks for the file.
 
 @contextmanager
 def sigterm_on_spot_notice(notice: Path | str | None) -> Iterator[None]:
-    """Send this process SIGTERM, once, if the file `notice` exists or appears while the block runs. Without `notice`, do nothing."""
+    """Send this process SIGTERM, once, if the file `notice` exists or appears while the block runs."""
     if notice is None:
         yield
         return
-    is_over, lock = threading.Event(), threading.Lock()
+    is_over, lock = threading.Event(), threading.Lock()  # The lock prevents a signal after the block.
 
     def watch() -> None:
         while not Path(notice).exists():

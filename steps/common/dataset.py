@@ -1,4 +1,4 @@
-"""Reads the dataset from the output of `join_boards`."""
+"""Reads the dataset from the output of `join_boards`. A damaged table raises CorruptError."""
 
 from io import BytesIO
 from itertools import chain
@@ -17,7 +17,6 @@ _NUM_PREVIEWED: Final = 200
 
 
 def read_boards(folder: Path) -> pa.Table:
-    """Raise CorruptError for a damaged file."""
     return _read(folder / BOARDS, BOARD_SCHEMA)
 
 
@@ -31,12 +30,11 @@ def preview(path: Path) -> bytes:
 
 
 def read_game_table(folder: Path) -> pa.Table:
-    """Raise CorruptError for a damaged file."""
     return _read(folder / GAMES, GAME_SCHEMA)
 
 
 def position_keys(folder: Path) -> set[str]:
-    """Return the keys of all boards and of all positions in their games. No opening of a match may be among them."""
+    """Return the keys of all boards and of all positions in their games. No opening may have these keys."""
     boards = pq.read_table(folder / BOARDS, columns=["key"])["key"].to_pylist()
     return {*boards, *chain.from_iterable(pq.read_table(folder / GAMES, columns=["keys"])["keys"].to_pylist())}
 

@@ -1,4 +1,7 @@
-"""Diagnosis of `finetune` during training. It changes no output, so no step's version covers this module."""
+"""Diagnosis of `finetune` during training.
+
+It changes no output's hash, so no step's version (hash of code and inputs) covers this module.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +28,7 @@ class LiveDiagnosis:
         return tuple(Event(FINDING, f"{finding.severity}: {finding.line}") for finding in self._watch.observe(record))
 
     def write(self, folder: Path) -> str:
-        """Return a line for the terminal."""
+        """Write the diagnosis, and return a line for the terminal."""
         diagnosis = self._watch.diagnosis()
         (folder / FINDINGS).parent.mkdir(exist_ok=True)
         write_document(folder / FINDINGS, diagnosis)

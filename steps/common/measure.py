@@ -1,4 +1,4 @@
-"""Code of the steps that play games.
+"""Games of the steps.
 
 Adjudication turns some draws into a win for a side that an engine finds clearly better. The ladder is a set of rated engine opponents
 ("rungs").
@@ -34,8 +34,8 @@ CONFIRMATION: Final = "confirmation"
 PREVIOUS: Final = "previous champion"
 SAMPLED: Final = "sampled"
 LADDER: Final = "ladder"
-"""Stages of a selection. No two stages share an opening."""
-FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # The tasks of `confirm` share out these openings.
+"""The five stages of games that choose a champion. No two stages share an opening."""
+FRESH: Final = (CONFIRMATION, PREVIOUS, SAMPLED)  # Stages that `confirm` plays.
 INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
@@ -44,10 +44,10 @@ def playing_engines(machine: Machine) -> EnginePool:
 
 
 class Arena:
-    """Plays and adjudicates games under a run's settings."""
+    """Plays and adjudicates games."""
 
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
-        """Start no engine yet. `progress` gets the numbers of finished and expected games, and a label."""
+        """Start no engine yet. `progress` gets the numbers of finished and expected games, and a label. Raises EngineMissingError."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
         self._num_processes = machine.num_threads
         self.pool = playing_engines(machine)
@@ -64,7 +64,7 @@ class Arena:
         self._num_done, self._num_expected, self._unit = 0, num_games, unit
 
     def openings(self, count: int, exclude: set[str], *stream: str) -> list[str]:
-        """Draw openings (FENs) outside `exclude`. Add the keys of all tried positions to `exclude`. `stream` names the random stream."""
+        """Draw openings (FENs) outside `exclude`, and add their keys to `exclude`. `stream` names the random stream."""
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
@@ -82,13 +82,16 @@ class Arena:
         return adjudicate(result, self.pool)
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
-        """Play the games that rate one or two players on the ladder. `purpose` names the rungs' random streams."""
-        # The index selects the rung's random numbers, so each player meets the same numbers.
-        numbers = {opening: number for number, opening in enumerate(openings)}
+        """Play the games that rate one or two players on the ladder. `purpose` names the rungs' random streams.
+
+        `openings`: at least `num_openings_to_place` FENs.
+        """
+        # An opening's index selects the rung's random numbers, so both players meet equal numbers.
+        indices = {opening: index for index, opening in enumerate(openings)}
 
         def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
             opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
-            return self.match(player, opponent, {numbers[opening]: opening for opening in part})
+            return self.match(player, opponent, {indices[opening]: opening for opening in part})
 
         return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
 
@@ -106,11 +109,12 @@ def checkpoint(work: Work, step: int) -> Path:
 
 
 def screening_match(candidate: int, number: int) -> str:
-    """Return the key in `ScreeningGames`; rounds count from 0."""
+    """Return the key in `ScreeningGames`. `candidate`: step; `number`: round, from 0."""
     return f"{SCREENING}, round {number + 1}: step {candidate}"
 
 
 def player_names(stage: str, candidate: int) -> tuple[str, str]:
+    """Return names of candidate and opponent."""
     if stage == SAMPLED:
         return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL
@@ -122,7 +126,7 @@ class ScreeningGames(RootModel[dict[str, tuple[PlayedGame, ...]]]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedGame(PlayedGame):
-    """A game of a match that parallel tasks share."""
+    """A game of `confirm`."""
 
     pair: int  # Index of the game's opening in the match.
 
@@ -135,4 +139,4 @@ class SharedGames(RootModel[dict[str, tuple[SharedGame, ...]]]):
     """This task's games of `confirm`, by stage."""
 
 
-PREVIOUS_POLICY: Final = "previous"  # Folder of the previous champion in the output of `screen`.
+PREVIOUS_POLICY: Final = "previous"  # Folder in the output of `screen`.

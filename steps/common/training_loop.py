@@ -73,7 +73,7 @@ class TrainingLoop:
         After a SIGTERM, completes the GRPO step, saves a checkpoint and raises SystemExit(RESUMABLE).
         """
         diagnosis = LiveDiagnosis(self._work.settings)
-        self._work.observe = diagnosis.observe
+        self._work.observe = diagnosis.observe  # First, because resuming sends earlier records to `observe`.
         try:
             self._begin_or_resume(diagnosis)
             self._train()
@@ -118,7 +118,7 @@ class TrainingLoop:
 
     def _train(self) -> None:
         report = self._folder / REPORT
-        # After a kill before the last checkpoint, the report is of a later step than the restored one, so training goes on.
+        # The report is written before the last checkpoint. After a kill between the two, training goes on.
         is_over = report.exists() and read_document(report, TrainingReport).last_step == self._trainer.num_steps_done
         with _first_sigterm_deferred() as has_sigterm:
             while not is_over:
@@ -130,7 +130,7 @@ class TrainingLoop:
                 if is_over:
                     self._write_report(record.stop)
                 self._work.log(record)
-                # The checkpoint is saved last, so its history is complete, and a resumed run logs in the same order.
+                # The checkpoint is saved last, so the journal is complete, and a resumed run logs in the same order.
                 self._work.log(self._trainer.timings(), is_aside=True)
                 self._work.progress(record.step - self._first, self._config.num_steps, "steps")
                 if is_due or has_sigterm():
@@ -190,12 +190,12 @@ def _first_sigterm_deferred() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether a SIGTERM has arrived. A second SIGTERM ends the process at once."""
     before, has_arrived = signal.getsignal(signal.SIGTERM), False
 
-    def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    def handle(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         nonlocal has_arrived
         has_arrived = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGTERM, handle)
     try:
         yield lambda: has_arrived
     finally:

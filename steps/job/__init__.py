@@ -1,1 +1,1 @@
-"""A step's task, the origin of a resumed run, and the checks before a run."""
+"""Tasks, resumed runs, and checks before a run."""

@@ -33,8 +33,8 @@ from steps.run.orchestrator import configuration, service
 from steps.run.store import Store
 from steps.run.versions import LOCK, describe_code
 
-_FREE_BYTES: Final = 2 * 1024**3
-_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)
+_FREE_BYTES: Final = 2 * 1024**3  # Least free disk space.
+_PIN: Final = re.compile(r"^([\w.-]+)==([^\s;]+)", re.MULTILINE)  # `NAME==VERSION`.
 _SHOWN: Final = 5  # Files or packages in a message.
 
 
@@ -48,7 +48,7 @@ class PassingError(PlainError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
-    what: str
+    what: str  # Name of the check.
     is_fine: bool  # True for a warning, too.
     detail: str  # Result, or fault and remedy.
     is_warning: bool = False
@@ -173,6 +173,7 @@ def _book(settings: Settings) -> str:
     from grpo.match.ladder import ladder_pairings, make_rungs, num_openings_to_place
 
     evaluation, selection = settings.evaluation, settings.selection
+    # `calibrate`, `baseline` and `screen` each draw from the complete book.
     needed = max(
         evaluation.num_calibration_pairs * len(ladder_pairings(len(make_rungs(evaluation)))),
         evaluation.num_baseline_pairs + num_openings_to_place(1, evaluation),
@@ -193,7 +194,6 @@ def _files(names: Sequence[str]) -> str:
 
 
 def _boards(settings: Settings, machine: Machine) -> str:
-    """Compare the boards in the files with the settings."""
     wanted, missing, report = _counted(settings, machine)
     if not any(missing.values()):
         return f"all {sum(wanted.values()):,} wanted are in the first {report.games:,} games that are read"
@@ -215,9 +215,10 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
+    """Return wanted boards, missing boards and the report, as `join_boards` would."""
     config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
-    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Starts no engine.
+    with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Files give the games; no engine starts.
         for unit in range(config.num_units):
             quota = Quota(unit_boards_per_cell(config), config, seed=settings.seed, excluded=excluded)
             for positions in unit_positions(quota, config, unit=unit, seed=settings.seed, players=players):
@@ -246,6 +247,6 @@ def _packages() -> str:
 
 def _installed(name: str) -> str | None:
     try:
-        return version(name).partition("+")[0]
+        return version(name).partition("+")[0]  # Without `+cpu`.
     except PackageNotFoundError:
         return None

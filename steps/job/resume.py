@@ -24,19 +24,21 @@ from steps.run.step import StepOutput, registered_steps, step_of
 from steps.run.store import Store
 from steps.track.find import kept_checkpoint, named_policy
 
-_MAX_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200  # Characters.
 _FREE: Final = ("grpo.states_per_step", "language.answers_per_forward", "language.min_parse_rate")
 """Settings of `join_boards` and `pretrain` that change neither boards nor network."""
 
 
 class ResumeError(PlainError, RuntimeError):
-    """The run cannot resume from this origin or with these settings."""
+    """A run cannot resume."""
 
 
 class Origin(OriginFacts):
+    """`OriginFacts` has `name`, `run` and `step` (GRPO step)."""
+
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]  # By step.
-    known: dict[str, str]  # A line each for `data`, `verdict` and `findings`, if known.
+    known: dict[str, str]  # `data`, `verdict` or `findings` -> a line of text, if known.
 
 
 class Job(TypedDict):
@@ -55,7 +57,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
     Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
-    or only MLflow has the champion. The other errors are those of `named_policy`.
+    or a champion's run is not in the store; also ForeignError, TrackingAwayError and CorruptError.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:
@@ -78,17 +80,20 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # Stands for the parallel tasks' outputs.
+    outputs["build_boards"] = outputs["join_boards"]  # Stands for all tasks' outputs.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)
     policy_facts(store.open(outputs["pretrain"]))  # Raises IncompatibleError if this code numbers moves differently.
-    origin_checkpoint(origin, store)
+    origin_checkpoint(origin, store)  # Raises NotFoundError or CorruptError.
     return origin
 
 
 def resumed_settings(origin: Origin, keys: Mapping[str, Any]) -> Settings:
-    """Return the origin's settings, changed by the command's keys (nested). Raises ResumeError if boards, moves or network change."""
+    """Return the origin's settings, changed by the command's keys (nested).
+
+    Raises ConfigError, or ResumeError if boards or network would change.
+    """
     settings = settings_over(origin["settings"], keys)
     changed = _changed(origin, settings)
     fixed = [name for step in ("join_boards", "pretrain") for name in step_of(step).reads_for(settings.policy.kind)]
@@ -113,7 +118,7 @@ def changes(origin: Origin, settings: Settings) -> dict[str, str]:
 
 
 def origin_checkpoint(origin: Origin, store: Store) -> tuple[Path | None, str]:
-    """Return folder and hash of the verified checkpoint; (None, "") for the pretrained policy. Raises NotFoundError."""
+    """Return folder and hash of the verified checkpoint; (None, "") for the pretrained policy. Raises NotFoundError, CorruptError."""
     if origin["step"] == PRETRAINED_STEP:
         return None, ""
     output = origin["outputs"]["finetune"]

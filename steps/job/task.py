@@ -43,7 +43,7 @@ IN_LOG: Final = "the task's log has the message"  # Ends a recorded error that i
 
 
 def parts(job: Job, section: str) -> list[dict[str, int]]:
-    """Return the arguments of `Part` for the parallel tasks of `build_boards` (section "boards") or of `confirm`."""
+    """Return the arguments of `Part` for the parallel tasks of `build_boards` (section "boards") or `confirm` ("selection")."""
     settings = job["settings"]
     count = int(settings["resources"]["num_tasks"])
     if section == "boards":
@@ -55,15 +55,15 @@ def parts(job: Job, section: str) -> list[dict[str, int]]:
 def run(step: Step, flow: Any, parts: Sequence[StepOutput] = ()) -> StepOutput:
     """Return a step's output: inherited from the origin, found in the store by its version, or computed.
 
-    `flow` is Metaflow's, with `job`, `NAME_output` of each input and, in a parallel task, `input`. `parts`: outputs of the parallel tasks
-    that the step joins.
+    - `flow`: Metaflow's, with `job`, `NAME_output` of each input and, in a parallel task, `input` (arguments of `Part`)
+    - `parts`: outputs of the parallel tasks that the step joins
     """
     task = _Task(step, flow, parts)
     with task.recorded() as attempt:
         if (output := task.inherited) is None:
             output = task.stored_or_computed()
         else:
-            task.store.open(output)
+            task.store.open(output)  # Verifies the output.
         if output["reused"]:
             print(f"{step.name}: {_progress(step.name)}: reusing version {output['version'][:12]}", flush=True)
         attempt.end("finished", output=output)
@@ -77,10 +77,10 @@ class _Task:
         self.job: Job = flow.job
         self.machine = Machine.here()
         self.store = Store.of(self.machine)
-        # After `resume`, this code may differ from the launcher's.
+        # Describes this code, not the job's, because code may change before a `resume`.
         self.code = {**describe_code(), "fresh": self.job["code"].get("fresh", "")}
         self.settings = Settings.model_validate(self.job["settings"])
-        # As on AWS Batch, a step uses a GPU only if its resources ask for one. A chess network's games are faster on all cores.
+        # A step uses a GPU only if its `resources` ask for a GPU. A chess network's games are faster on all cores.
         if self.machine.device == "auto" and not getattr(self.settings.resources, step.resources).num_gpus:
             self.machine = replace(self.machine, device="cpu")
         self.inherited = inherited_output(self.job["origin"], step.name)
@@ -100,9 +100,10 @@ class _Task:
 
     @cached_property
     def champion(self) -> tuple[Path | None, str]:
-        """Folder of the registry's champion (None if not played), and its entry in the step's version: weights' hash, `_UNPLAYED`, or "".
+        """Folder of the registry's champion, or None if none is played; and the entry in the step's version.
 
-        A champion that an equal step of its own run made is not played: that step's output is reused.
+        The entry is the weights' hash, `_UNPLAYED`, or "" without a champion. If the champion's run made this very output, the output keeps
+        its entry, so the output is reused.
         """
         if OfRun.CHAMPION not in self.step.of_run:
             return None, ""
@@ -123,8 +124,8 @@ class _Task:
     def stored_or_computed(self) -> StepOutput:
         with self.store.making(self.step.name, self.version.version) as making:
             if making.output is None:
-                left = self._seconds_left(self.step.name)
-                estimate = "" if left is None else f"; the run takes about {duration(left)} more"
+                seconds = self._seconds_left(self.step.name)
+                estimate = "" if seconds is None else f"; the run takes about {duration(seconds)} more"
                 print(f"{self.step.name}: {_progress(self.step.name)}{estimate}", flush=True)
                 with making.filling({"parts": self.version.parts, "code": self.code}) as folder:
                     work = self.work(folder, making)
@@ -158,15 +159,15 @@ class _Task:
 
     @contextmanager
     def recorded(self) -> Iterator[Attempt]:
-        """Record the begin of the attempt and, after an error, its end."""
+        """Record the attempt's beginning and, after an error, its end."""
         part = f"{self.part.number + 1} of {self.part.count}" if self.part.count > 1 else ""
-        # An inherited output keeps its version, because computing one needs files that this machine may lack.
+        # An inherited output keeps its version, because a new version needs files that this machine may lack.
         version = self.version.version if self.inherited is None else self.inherited["version"]
         attempt = Runs(self.store).begin(self.job["run"], self.step.name, part, version)
         with sending(self.machine, attempt):
             try:
                 yield attempt
-            except BaseException as error:
+            except BaseException as error:  # Also SystemExit.
                 status: Status = "killed" if isinstance(error, SystemExit) and error.code == RESUMABLE else "failed"
                 attempt.end(status, error=_reason(error))
                 if self.card is not None:
@@ -175,7 +176,7 @@ class _Task:
 
     def show(self, output: StepOutput) -> None:
         if self.card is not None:
-            # `open` verifies the output; a new output was verified when the store took it.
+            # `open` verifies a reused output; a new output is intact.
             folder = self.store.open(output) if output["reused"] else self.store.folder(output["step"], output["version"])
             self.card.finished(folder, is_reused=output["reused"])
 
@@ -214,7 +215,7 @@ class _Task:
         for number, part in enumerate(self.parts):
             if not self.step.joins:
                 yield f"part {number}", part["output_hash"]
-            else:  # The files' hashes do not depend on the number of tasks.
+            else:  # Hashes of files, because hashes of outputs depend on the number of tasks.
                 files: Mapping[str, str] = self.store.manifest(part)["files"]
                 yield from ((name, digest) for name, digest in files.items() if fnmatch(name, self.step.joins))
 

@@ -1,1 +1,1 @@
-"""Policies of any kind as competitors, which play and are measured."""
+"""Policies of any kind, which play and are measured."""

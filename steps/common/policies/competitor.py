@@ -1,6 +1,6 @@
-"""Interface of all kinds of policies (network, language model) for games and measurements.
+"""Interface of policies (network, language model) for games and measurements.
 
-Regret is the engine's value (win probability) of a board's best move minus the policy's move's.
+Regret is the win probability, by an engine, that the policy's move loses against the best move.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ class Competitor(Protocol):
         """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write `decisions.json`: notable moves on held-out boards, compared with `before`. Language models write nothing."""
+        """Write `decisions.json`: notable moves on held-out boards, compared with `before`."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
         """Return UCI move -> probability at T = 1 for each board, or None (language models)."""
 
     def move_finder(self) -> MoveFinder:
-        """Return an object that chooses moves, one board at a time."""
+        """Return an object that chooses moves of single boards."""

@@ -1,4 +1,4 @@
-"""Gives a language model the interface `Competitor`. Importing transformers takes seconds."""
+"""Gives a language model the interface `Competitor`. Importing this module takes seconds."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """`settings.language` (default: the folder's) sets the attempts per move and the number of held-out boards."""
+    """`settings.language`, by default the folder's, sets the attempts per move and the number of held-out boards."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 

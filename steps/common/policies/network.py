@@ -53,9 +53,9 @@ class NetworkCompetitor:
         return heldout_scores(self.policy, board_arrays(boards, split=Split.HELDOUT, strong=True))
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: Competitor | None = None) -> None:
-        judged = board_arrays(boards, split=Split.HELDOUT, strong=True)
-        earlier = before.policy if isinstance(before, NetworkCompetitor) else None
-        write_document(folder / DECISIONS, notable_decisions(self.policy, judged, count=_NUM_OF_EACH_KIND, before=earlier))
+        heldout = board_arrays(boards, split=Split.HELDOUT, strong=True)
+        earlier_policy = before.policy if isinstance(before, NetworkCompetitor) else None
+        write_document(folder / DECISIONS, notable_decisions(self.policy, heldout, count=_NUM_OF_EACH_KIND, before=earlier_policy))
 
     @torch.no_grad()
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]]:
@@ -63,7 +63,7 @@ class NetworkCompetitor:
         rows = zip(boards, positions.action_ids.tolist(), self.policy.distribution(positions, temperature=1.0).probs.tolist(), strict=True)
         return [
             # A row's legal moves come first, then padding.
-            {action_move(index, board.turn).uci(): row[column] for column, index in enumerate(ids[: board.legal_moves.count()])}
+            {action_move(action_id, board.turn).uci(): row[column] for column, action_id in enumerate(ids[: board.legal_moves.count()])}
             for board, ids, row in rows
         ]
 
