@@ -143,8 +143,8 @@ def test_a_fault_that_hides_others_is_reported_once(sound: Dataset) -> None:
 
 
 def test_board_without_legal_moves_is_a_fault_and_not_a_crash(sound: Dataset) -> None:
-    lists = dict.fromkeys(("moves", "values", "centipawns", "mate_in", "strong_values"), [])
-    sound.boards[0] |= lists | {"fen": "R5k1/5ppp/8/8/8/8/8/6K1 b - - 0 1"}  # Checkmate.
+    empty: Row = {name: [] for name in ("moves", "values", "centipawns", "mate_in", "strong_values")}
+    sound.boards[0] |= empty | {"fen": "R5k1/5ppp/8/8/8/8/8/6K1 b - - 0 1"}  # Checkmate.
     assert "label_legal" in failed(check(sound))
 
 
