@@ -15,7 +15,7 @@ from steps.run.terminal import Pace
 Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`.
 
 _FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh takes 1.5 CPU seconds.
-_LEAST_SECONDS: Final = 10.0  # Bounds of the time between refreshes.
+_LEAST_SECONDS: Final = 30.0  # Bounds of the time between refreshes.
 _MOST_SECONDS: Final = 60.0
 
 
