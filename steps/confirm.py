@@ -1,6 +1,6 @@
 """The step `confirm`. The candidate is the checkpoint that `screen` chose.
 
-`FRESH` lists the candidate's matches. Tasks divide each match's openings.
+Each stage of `FRESH` is a match, whose openings the tasks divide.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    """Write the games by match; none without a candidate."""
+    """Write stage -> games, an empty mapping without a candidate."""
     screened = read_document(work.inputs["screen"] / REPORT, Screened)
     games: dict[str, tuple[SharedGame, ...]] = {}
     if (step := screened.candidate_step) is not None:
@@ -52,7 +52,7 @@ def body(work: Work) -> None:
 
 def _players(work: Work, open_once: Callable[[Path], Competitor], stage: str, step: int) -> Iterator[Player]:
     opponent = work.inputs["screen"] / PREVIOUS_POLICY if stage == PREVIOUS else work.inputs["pretrain"]
-    # The keys name random streams.
+    # The keys name random streams; "initial" is any opponent.
     policies = {"candidate": open_once(checkpoint(work, step)), "initial": open_once(opponent)}
     temperature, stream = (1.0, (SAMPLED,)) if stage == SAMPLED else (None, ("asked again", stage, 0))
     for (role, policy), name in zip(policies.items(), player_names(stage, step), strict=True):

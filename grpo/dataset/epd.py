@@ -110,7 +110,7 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of a FEN or EPD, or reason and detail of the rejection."""
-    # Unlike `str.split`, `bytes.split` does not split at 0xA0, a part of some UTF-8 letters. Latin-1 decodes any byte.
+    # Split before decoding: `str.split` would also split at 0xA0, a part of some UTF-8 letters. Latin-1 decodes any byte.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
     numbers = _CLOCKS.match(operations)
     clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))

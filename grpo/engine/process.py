@@ -69,7 +69,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Send commands; restart the timeouts. Raises EngineError if the engine died."""
+        """Restart the timeouts. Raises EngineError if the engine died."""
         self._silent_since = self._sent_at = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -80,7 +80,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             raise self._death() from None
 
     def read(self) -> None:
-        """Read output. Blocks while the engine is silent, so poll `stdout` first.
+        """Blocks while the engine is silent, so poll `stdout` first.
 
         Raises EngineError if the engine died, wrote too much, or has searched for longer than `BUSY_SECONDS`.
         """
@@ -90,7 +90,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._buffer += chunk
         self._silent_since, self._ticks_when_silent = time.monotonic(), None
         if len(self._buffer) > MAX_ANSWER_BYTES:
-            raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes and no best move")
+            raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes without the expected answer")
         self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
@@ -169,7 +169,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # Not `communicate`, which could wait forever for an engine's helper in another process group, which holds the pipes open.
+        # `communicate` would wait forever if an engine's helper in another process group held the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()

@@ -149,7 +149,6 @@ class Sampler:
 
 
 def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[States]:
-    """Sample `group_size` moves from each state."""
     old, columns = sampler.draw(states.positions, "moves", 0, count=len(states) * group_size)
     rewards = states.values.gather(1, columns)
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
@@ -236,7 +235,6 @@ def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return these rows, padded to their largest number of legal moves."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]

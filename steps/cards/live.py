@@ -67,7 +67,7 @@ class LiveCard:
         current.card[self._card_id].refresh()
 
     def _put(self) -> None:
-        """Update the parts in place if their kinds are unchanged, because Metaflow shows a new layout with a delay."""
+        """Update the parts in place if the sequence of HTML and charts is unchanged, because Metaflow shows new parts with a delay."""
         parts = [style(), *self._page(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:

@@ -1,4 +1,4 @@
-"""A sweep runs each combination of settings with each seed. Sweeps share equal runs, which have equal keys."""
+"""A sweep runs each combination of settings with each seed, and skips runs that another sweep finished with the same key."""
 
 import itertools
 import json
@@ -34,10 +34,10 @@ class PlannedRun:
 
 
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
-    """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
+    """Return all runs, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine. Raises ConfigError for invalid
-    settings or two equal runs.
+    `settings`: preset or path of a TOML file. `grid`: `key=a,b` per varied setting. `made_by` identifies code and engine. Raises
+    ConfigError for invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
     for seed in seeds:
@@ -46,7 +46,7 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
             resolved = read_settings(text)
             plain = resolved.model_dump(mode="json")
             key = sha256_json({"settings": plain, "made by": made_by})[:24]
-            # The launch has all settings, so a later edit of the file changes no run.
+            # The launch names a shipped preset, so a later edit of the file changes no run.
             run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(plain))
             if key in runs:  # A run that counts twice would narrow the intervals.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
@@ -87,10 +87,10 @@ class SweepRow:
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run, of the newest finished run with its key, else of the newest run."""
+    """Return a row per planned run, about the newest finished run with the same key, or the newest run if none is finished."""
     best_runs: dict[str, Run] = {}
     keys = {run.key for run in plan}
-    for run in Runs(store).all():
+    for run in Runs(store).all():  # Newest first.
         key = run.facts["tags"].get(SWEEP, "").partition("/")[2]
         if key in keys and (key not in best_runs or (run.status == "finished" and best_runs[key].status != "finished")):
             best_runs[key] = run

@@ -22,14 +22,14 @@ _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # a8 to h1.
 _NUM_HALF_MOVES: Final = 151  # Values 0 to 150 of the half-move clock; at 150 the game is over.
 _NUM_MOVES: Final = 400  # Move numbers below this have a token.
-_LARGE_PAWNS: Final = (990, 999)  # Whole pawns of large evaluations: 990 is the limit without a mate, 999.xx is a mate.
+_LARGE_PAWNS: Final = (990, 999)  # Whole pawns above 99 with a token: 990 is the limit without a mate, 999.xx is a mate.
 _SQUARE: Final = "[a-h][1-8]"
 _PARTS: Final = re.compile(
     "|".join(
         (
             rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",  # Squares of a FEN.
             r"[PA]: ",  # Beginning of a prompt.
-            r"    [MEB]:",  # Label of a section.
+            r"    [MEB]:",  # Label of moves, evaluations or best move.
             rf"(?:(?<![^+])| ){_SQUARE}{_SQUARE}[nbrq]?(?![^ +])",  # A move; after it comes a blank, `+` or the end of the text.
             r" [wb](?= )",  # Side to move.
             r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",  # Castling rights, with "-" for no en passant.
