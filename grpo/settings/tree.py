@@ -220,10 +220,10 @@ class Settings(Section):
             kind.refuse(getattr(self, kind.section) if kind.section else None, self.grpo, rate)
         for name, other in KINDS.items():
             if other is not kind and other.section and (section := getattr(self, other.section)) != type(section)():
-                raise ValueError(f'[{other.section}] needs policy.kind = "{name}"; set both or neither')
+                raise ValueError(f'[{other.section}] needs policy.kind = "{name}": set this kind, or leave out [{other.section}]')
         if rate is None and not kind.can_skip_imitation:
             names = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.can_skip_imitation)
-            raise ValueError(f"pretrain.num_steps = 0 needs policy.kind = {names}; set both or neither")
+            raise ValueError(f"pretrain.num_steps = 0 needs policy.kind = {names}: set this kind, or at least 1 step")
         if self.evaluation.heldout_depth <= self.boards.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed boards.depth ({self.boards.depth}):"

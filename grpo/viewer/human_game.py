@@ -38,12 +38,14 @@ class HumanGame:
             self.board = chess.Board(fen)
         except ValueError as error:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
-        if not self.board.is_valid() or self.board.is_game_over():
-            raise MoveError(f"{fen!r} is illegal, or the game is over ({self.board.status().name})")
+        if not self.board.is_valid():
+            raise MoveError(f"{fen!r} is illegal ({self.board.status().name})")
         self.opponent, self.about = opponent, about
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
         self._resigned: chess.Color | None = None
+        if self.end:
+            raise MoveError(f"{fen!r} is the end of a game ({self.end})")
         self._answer()
 
     @property

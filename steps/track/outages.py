@@ -58,7 +58,10 @@ class WrongAddressError(TrackingAwayError):
 def address_fault(address: str) -> str:
     """Return why an address cannot be a tracking store's, and what to set, or ""."""
     shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
-    give = "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (file in CHESS_GRPO_HOME)"
+    give = (
+        "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI to use a file in"
+        " CHESS_GRPO_HOME"
+    )
     if address != address.strip():
         return f"{shown} is blank or has blanks at its ends: {give}"
     if address in ("databricks", "databricks-uc", "uc") or address.startswith("file:"):
@@ -73,7 +76,7 @@ def address_fault(address: str) -> str:
     try:
         parts = urlsplit(address)
         if not parts.hostname or parts.port == 0:
-            return f"{shown} has no host or no port: {give}"
+            return f"{shown} has {'port 0' if parts.hostname else 'no host'}: {give}"
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
     if parts.fragment and "@" not in address:
@@ -146,7 +149,8 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         reason = _REASON.search(text)
         line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))
         if full := _FULL.search(text):
-            raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
+            remedy = "free disk space, or make the store writable"
+            raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): {remedy}") from error
         if isinstance(error, (MlflowException, SQLAlchemyError, ModuleNotFoundError)) and (wrong := _wrong_address(store, error, text)):
             raise WrongAddressError(f"the tracking store {store} {wrong}") from error
         is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
