@@ -61,17 +61,17 @@ class EnginePlayer:
                     raise answer
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
                 # Only the last attempt's error is known.
-                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_named=0)))
+                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_legal=0)))
                 continue
             move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).
-            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_named=1)))
+            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_legal=1)))
         return moves
 
 
-def _counts(failed: Sequence[EngineError], *, num_named: int) -> ReplyCounts:
-    """`failed`: one move's failed searches. `num_named`: 1 if the last search named a move, else 0."""
+def _counts(failed: Sequence[EngineError], *, num_legal: int) -> ReplyCounts:
+    """`failed`: one move's failed searches. `num_legal`: 1 if the last search gave a legal move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
-    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_named, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
+    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_legal, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:

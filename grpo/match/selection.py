@@ -62,7 +62,7 @@ class Selection(Decision):
         elif score is None:
             gain = "It played no game"
         else:
-            note = " in the games that chose the candidate, which overestimate it" if games is None else ""
+            note = " in screening games, which overestimate the best step" if games is None else ""
             gain = f"{elo_estimate(score).text(Unit.ELO, suffix=' Elo')} against its own start{note}"
         place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
         if place is None:

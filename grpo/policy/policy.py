@@ -91,10 +91,10 @@ class NetworkPolicy:
             cached.append(replace(piece, cached_replies=on_device(replies, torch.device("cpu"))))
         return joined(cached)
 
-    def look_ahead(self, wanted: bool) -> None:
+    def look_ahead(self, is_on: bool) -> None:
         """Turn the network's reading of replies on or off. In a new network, replies change no logit."""
         if isinstance(self.network, LooksAhead):
-            self.network.looks_ahead = wanted
+            self.network.looks_ahead = is_on
 
     def copied(self) -> Self:
         return type(self)(copy.deepcopy(self.network), self.config, self.device)

@@ -30,13 +30,13 @@ _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 """Values that turn a setting off."""
 
 
-def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether `name` is one of `sections`, which may also name settings, or lies in one of these sections.
+def is_within(name: str, names: Iterable[str]) -> bool:
+    """Return whether `name` is in `names`, or lies within a section in `names`.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
     """
-    return any(name == section or name.startswith(f"{section}.") for section in sections)
+    return any(name == other or name.startswith(f"{other}.") for other in names)
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:

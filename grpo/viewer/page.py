@@ -44,10 +44,10 @@ def _pieces() -> str:
 def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[str, Any]:
     game = result.games[index]
     white, black = game.white_and_black(result.first, result.second)
-    start, *_ = boards = [board.copy() for board in game.boards()]
+    boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
     # Each position has the score of the move that led to it, and the opening has the score of the engine's best move.
-    scored = [(noted.notes[0].chance(best), start.turn)]
+    scored = [(noted.notes[0].chance(best), boards[0].turn)]
     scored += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in scored]
     options = [_options(note, board, uci) for note, board, uci in zip(noted.notes, boards, game.moves, strict=False)]

@@ -51,7 +51,7 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
     from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
     from grpo.match.replies import ReplyCounts
 
-    read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
+    read_exercises = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
     num_left_out, first_left_out = 0, ""
 
     def usable(entries: Iterable[Exercise | Rejection]) -> Iterator[Exercise]:
@@ -63,16 +63,16 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
                 num_left_out += 1
                 first_left_out = first_left_out or str(entry)
 
-    num, num_solved, answers = Counter[str](), Counter[str](), ReplyCounts()
+    num_exercises, num_solved, answers = Counter[str](), Counter[str](), ReplyCounts()
     with opened(file) as stream:
-        for exercise, is_solved, counts in solve(player, islice(usable(read(stream, file.name)), limit)):
+        for exercise, is_solved, counts in solve(player, islice(usable(read_exercises(stream, file.name)), limit)):
             for group in ("", *exercise.groups):  # "" counts all exercises.
-                num[group] += 1
+                num_exercises[group] += 1
                 num_solved[group] += is_solved
             answers += counts
     left_out = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
-    if not num:
+    if not num_exercises:
         raise SourceError(f"{file.uri}: nothing to solve ({left_out or 'the file is empty'}); give puzzles, or EPD with bm or am")
-    shown = [group for group in sorted(num) if not group or num[group] >= _MIN_OF_GROUP]
-    rows = text_table([(group or "solved", solved_fraction(num_solved[group], num[group])) for group in shown], indent="  ")
+    shown = [group for group in sorted(num_exercises) if not group or num_exercises[group] >= _MIN_OF_GROUP]
+    rows = text_table([(group or "solved", solved_fraction(num_solved[group], num_exercises[group])) for group in shown], indent="  ")
     return "\n".join([rows, *([f"  answers: {answers}"] if answers.num_answers else []), *([f"  {left_out}"] if left_out else [])])

@@ -17,9 +17,9 @@ _REFUSALS: Final = (
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # Beginning of MLflow's message if no MLflow server answered.
+_NO_MLFLOW_ANSWER: Final = "API request to"  # Beginning of MLflow's message if no MLflow server answered.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
-_PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
+_TEMPORARY_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS: Final = 200  # Longest quote in a message.
@@ -31,7 +31,7 @@ _SCHEMES: Final = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "d
 _NO_DRIVER: Final = re.compile(r"No module named \S+|Can't load plugin: \S+|Invalid SQLite URL.*")
 # Databases' refusals, which MLflow reports as BAD_REQUEST.
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
-_FULL: Final = re.compile(
+_NOT_WRITABLE: Final = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
     r"|readonly database"
 )
@@ -113,7 +113,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
         return f"is not reached: {proxy_of(store) or 'a proxy'} answers {tunnel[1].strip()}: add {urlsplit(store).hostname} to NO_PROXY"
     if driver := _NO_DRIVER.search(text):
         return f"cannot be opened ({driver[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
-    code, is_own = getattr(error, "error_code", ""), not text.startswith(_NOT_FROM_MLFLOW)
+    code, is_own = getattr(error, "error_code", ""), not text.startswith(_NO_MLFLOW_ANSWER)
     status, body = _STATUS.search(text), _BODY.search(text)
     number = status[1] if status else ""
     words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
@@ -123,7 +123,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
     if response is not None:
         is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:
-        is_foreign = not is_own and body is not None and number not in _PASSING_STATUS
+        is_foreign = not is_own and body is not None and number not in _TEMPORARY_STATUS
     if not is_foreign:
         return ""
     through = f", through {proxy}" if (proxy := proxy_of(store)) else ""
@@ -148,12 +148,12 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         text = str(error)
         reason = _REASON.search(text)
         line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))
-        if full := _FULL.search(text):
+        if cause := _NOT_WRITABLE.search(text):
             remedy = "free disk space, or make the store writable"
-            raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): {remedy}") from error
+            raise TrackingAwayError(f"the tracking store {store} cannot be written ({cause[0]}): {remedy}") from error
         if isinstance(error, (MlflowException, SQLAlchemyError, ModuleNotFoundError)) and (wrong := _wrong_address(store, error, text)):
             raise WrongAddressError(f"the tracking store {store} {wrong}") from error
-        is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
+        is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NO_MLFLOW_ANSWER)
         if is_refusal or _TOO_LONG.search(text):
             raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error
         through = f", through {proxy}" if (proxy := proxy_of(store)) else ""

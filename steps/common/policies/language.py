@@ -30,9 +30,9 @@ def open_competitor(folder: Path, device: torch.device, settings: Settings | Non
 
 
 class LanguageCompetitor:
-    def __init__(self, policy: LanguagePolicy, rules: LanguageConfig | None) -> None:
+    def __init__(self, policy: LanguagePolicy, config: LanguageConfig | None) -> None:
         self.policy = policy
-        self._generator = AnswerGenerator(policy, rules or policy.config)
+        self._generator = AnswerGenerator(policy, config or policy.config)
 
     @cached_property
     def weights(self) -> str:
