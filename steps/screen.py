@@ -1,6 +1,6 @@
-"""The step `screen`. It also stores the previous champion and the openings of all later games.
+"""The step `screen` selects the candidate, and stores the previous champion and the openings of all later games.
 
-- Held-out regret: win probability that best moves lose on held-out boards. The checkpoints with the lowest regret play.
+- Held-out regret: the best move's win probability minus the likeliest move's, mean over held-out boards.
 - Initial policy: the pretrained policy. Previous champion: the registry's, from an earlier run.
 """
 

@@ -14,7 +14,7 @@ _NUM_SHOWN: Final = 5
 
 
 class MoveError(PlainError, ValueError):
-    """A text or action that is impossible now."""
+    """An impossible position, move or action."""
 
 
 class HumanGame:
@@ -33,6 +33,7 @@ class HumanGame:
         """Set up the position `fen`. Raises MoveError if the position is illegal or its game is over.
 
         `choose` returns the opponent's move; None resigns. `probabilities` returns each board's UCI move -> probability; None if unknown.
+        `about`: the page's text about the opponent.
         """
         try:
             self.board = chess.Board(fen)
@@ -50,7 +51,7 @@ class HumanGame:
 
     @property
     def end(self) -> str:
-        """How the game ended; "" during the game."""
+        """Reason why the game ended; "" during the game."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -102,7 +103,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN, such as Nf3) `num_plies_back` plies ago, with probabilities; empty if unknown."""
+        """Return (SAN, probability) of the five most probable moves in the position `num_plies_back` plies ago; empty if unknown."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
@@ -138,7 +139,7 @@ class HumanGame:
             "result": self.result,
             "end": self.end,
             "answer": self.hints(1) if is_answered else [],
-            "hints": [],
+            "hints": [],  # `PlayServer.act` adds hints on request.
         }
 
     def _answer(self) -> None:

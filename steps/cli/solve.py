@@ -17,7 +17,7 @@ from steps.track.find import find_policy
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20  # Minimum puzzles of a rating band or theme with its own line.
+_MIN_OF_GROUP: Final = 20  # A rating band or theme with fewer puzzles gets no line.
 
 
 @click.command()
@@ -25,9 +25,10 @@ _MIN_OF_GROUP: Final = 20  # Minimum puzzles of a rating band or theme with its 
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--limit", type=COUNT, metavar="N", help="Use the first N usable exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
-    """Print which fraction of Lichess puzzles (.csv, also by rating and theme) and EPD suites (.epd) a policy's best moves solve.
+    """Print the fraction of exercises that a policy's best moves solve.
 
-    FILE: a file, folder, glob or s3:// address, also compressed. MODEL: champion, peak, a run id or a folder (docs/commands.md).
+    FILE: Lichess puzzles (.csv, also by rating and theme) or EPD suites (.epd); a file, folder, glob or s3:// address, also compressed.
+    MODEL: champion, peak, a run id or a folder (docs/commands.md).
     """
     sources = find_files(files)
     for file in sources:

@@ -17,13 +17,13 @@ _REFUSALS: Final = (
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NO_MLFLOW_ANSWER: Final = "API request to"  # Beginning of MLflow's message if no MLflow server answered.
+_NO_MLFLOW_ANSWER: Final = "API request to"  # Beginning of MLflow's message if another server answered, or none.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
 _TEMPORARY_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS: Final = 200  # Longest quote in a message.
-# MLflow's message about another server's JSON, such as a proxy's, has no HTTP status, so these words mark an outage.
+# If another server, such as a proxy, answers in JSON, MLflow's message lacks the HTTP status. These words then mark an outage.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -31,6 +31,7 @@ _SCHEMES: Final = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "d
 _NO_DRIVER: Final = re.compile(r"No module named \S+|Can't load plugin: \S+|Invalid SQLite URL.*")
 # Databases' refusals, which MLflow reports as BAD_REQUEST.
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
+# A full or read-only disk or database.
 _NOT_WRITABLE: Final = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
     r"|readonly database"
@@ -56,7 +57,7 @@ class WrongAddressError(TrackingAwayError):
 
 
 def address_fault(address: str) -> str:
-    """Return why an address cannot be a tracking store's, and what to set, or ""."""
+    """Return the address's fault and the remedy, or "" without a fault."""
     shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
     give = (
         "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI to use a file in"
@@ -79,13 +80,13 @@ def address_fault(address: str) -> str:
             return f"{shown} has {'port 0' if parts.hostname else 'no host'}: {give}"
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
-    if parts.fragment and "@" not in address:
+    if parts.fragment and "@" not in address:  # With an @, the # may belong to a password.
         return f"{shown} is the address of a page; give {without_secrets(address).rstrip('/')}"
     return ""
 
 
 def proxy_of(address: str) -> str:
-    """Return a text with an address's proxy and the proxy's variable, or ""."""
+    """Return "the proxy URL of VARIABLE" if requests to the address use a proxy, else ""."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -95,7 +96,7 @@ def proxy_of(address: str) -> str:
 
 
 def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
-    """`is_own`: MLflow wrote the answer `words`."""
+    """Return the remedy for a refused account. `is_own`: an MLflow server wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
@@ -105,7 +106,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with address or account, or "". `text`: the error's message."""
+    """Return the fault of address or account and the remedy, or "" for other errors. `text`: the error's message."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
@@ -134,7 +135,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 def failures_of(store: str, what: str) -> Iterator[None]:
     """Turn errors of MLflow and its libraries into this module's errors.
 
-    `store`: address without secrets, for messages; `what`: the data.
+    `store`: address without secrets. `what`: the data, as in "refuses {what}".
     """
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """`settings.language`, by default the folder's, sets the attempts per move and the number of held-out boards."""
+    """`settings.language` sets attempts per move, `legal_moves` and number of held-out boards. With None, the folder's settings do."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
@@ -39,11 +39,10 @@ class LanguageCompetitor:
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player; with temperature None, only retries are sampled."""
+        """The first answer is greedy if temperature is None; retries are always sampled."""
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, and the fractions of greedy answers that are readable and that name a legal move."""
         return self._evaluate(boards).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
