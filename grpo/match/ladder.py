@@ -237,7 +237,7 @@ def place_on_ladder(
 
     - Probes (short matches) give each player a first rating, by a binary search over the rungs.
     - All players then meet the two rungs nearest to the mean of the first ratings. Only these games give the final ratings.
-    - `evaluation.num_rung_pairs` says how many openings they play; two players play the same openings.
+    - `evaluation.num_rung_pairs` sets the number of openings. Two players play the same openings.
 
     `openings`: at least `num_openings_to_place` FENs.
     """

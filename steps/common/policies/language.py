@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """`settings.language` sets attempts per move, `legal_moves` and number of held-out boards. With None, the folder's settings do."""
+    """`settings.language` (None: the folder's) sets attempts per move, `legal_moves` and the number of held-out boards."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
