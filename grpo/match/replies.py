@@ -35,7 +35,7 @@ class ReplyCounts:
     def __str__(self) -> str:
         return (
             f"{self.num_answers:,} answers for {self.num_moves:,} moves: {self.num_unreadable:,} unreadable, {self.num_illegal:,} illegal,"
-            f" {self.num_retries:,} retried, {self.num_forfeits:,} games forfeited"
+            f" {self.num_retries:,} asked again, {self.num_forfeits:,} games forfeited"
         )
 
 

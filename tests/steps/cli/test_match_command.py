@@ -56,7 +56,7 @@ def test_an_engine_that_names_no_legal_move_loses_its_game_and_repeated_searches
     code, out, err = console("match", engine, "random", "--pairs", "1", "--set", "evaluation.max_plies=8", "--pgn", tmp_path / "games.pgn")
     assert code == 0
     assert "4 answers" not in out
-    assert re.search(r"answers +.*: 1 unreadable, 3 illegal, 3 retried, 1 games forfeited", out)
+    assert re.search(r"answers +.*: 1 unreadable, 3 illegal, 3 asked again, 1 games forfeited", out)
     assert "lost 1" in out
     assert re.search(rf"game [12]: {engine} loses: .*: a1a1 is not legal", err)
     assert "no legal move named" in (tmp_path / "games.pgn").read_text()
