@@ -17,8 +17,8 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    says="Imitates the moves played and keeps the weights with the lowest validation loss; a language model imitates answers made from"
-    " value tables.",
+    says="Imitates the moves played, or answers with an engine's move values (language models). Keeps the weights with the lowest"
+    " validation loss.",
     reads=("seed", "policy", "pretrain"),
     inputs=("join_boards",),
     outside=(Outside.DEVICE, Outside.MODEL),

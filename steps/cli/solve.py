@@ -73,7 +73,8 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
             answers += counts
     left_out = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
     if not num_exercises:
-        raise SourceError(f"{file.uri}: nothing to solve ({left_out or 'the file is empty'}); give puzzles, or EPD with bm or am")
+        reason = left_out or "the file is empty"
+        raise SourceError(f"{file.uri}: nothing to solve ({reason}); give puzzles, or EPD with best moves (bm) or moves to avoid (am)")
     shown = [group for group in sorted(num_exercises) if not group or num_exercises[group] >= _MIN_OF_GROUP]
     rows = text_table([(group or "solved", solved_fraction(num_solved[group], num_exercises[group])) for group in shown], indent="  ")
     return "\n".join([rows, *([f"  answers: {answers}"] if answers.num_answers else []), *([f"  {left_out}"] if left_out else [])])
