@@ -149,7 +149,6 @@ class Sampler:
 
 
 def sampled_groups(sampler: Sampler, states: States, group_size: int) -> Batch[States]:
-    """Sample `group_size` moves from each state."""
     old, columns = sampler.draw(states.positions, "moves", 0, count=len(states) * group_size)
     rewards = states.values.gather(1, columns)
     return _batch(states, old, columns, rewards, group_advantages(rewards), temperature=sampler.temperature)
