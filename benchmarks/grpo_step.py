@@ -3,7 +3,7 @@
 A transition is a sampled move with its advantage. A value table has the engine's value of each legal move of a board.
 
 The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
-python-chess), one backward pass. Both loops use the same network, the same set of boards, and torch on all cores.
+python-chess), one backward pass. Both loops use the same network, boards and cores.
 
 The plain loop searches to depth 4, as in tests/field_notes, and, if different, to our tables' depth minus 1, because a table's search
 begins before the move.
@@ -84,7 +84,6 @@ def arrays_of(boards: list[chess.Board], stockfish: str) -> tuple[BoardArrays, f
 
 
 def plain_loop(policy: NetworkPolicy, boards: list[chess.Board], reward: Callable[[chess.Board, chess.Move], float]) -> float:
-    """Return transitions per second."""
     optimizer = torch.optim.Adam(policy.network.parameters(), lr=5e-4)
     rng = torch.Generator().manual_seed(0)
     start = time.perf_counter()

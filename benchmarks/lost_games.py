@@ -62,7 +62,6 @@ def answered(pool: EnginePool, board: chess.Board, limit: str = _LIMIT) -> Engin
 
 
 def chance(pool: EnginePool, board: chess.Board, limit: str = _LIMIT) -> float:
-    """Return the mover's win probability."""
     if any(board.legal_moves):
         return win_chance(next(iter(answered(pool, board, limit).scores.values())))
     return 0.0 if board.is_check() else 0.5

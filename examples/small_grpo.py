@@ -67,7 +67,6 @@ def make_boards(settings: Settings, stockfish: str) -> tuple[pa.Table, pa.Table]
 
 
 def train_by_imitation(policy: NetworkPolicy, boards: pa.Table, games: pa.Table, settings: Settings) -> None:
-    """Teach the policy the moves that the engines played."""
     train = label_arrays(boards, games, max_positions=settings.pretrain.max_positions)
     validation = board_arrays(boards, split=Split.VALIDATION)
     for record in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):

@@ -55,13 +55,13 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
         openings = make_openings(config, count=count * len(meetings), rng=rng, pool=pool, exclude=set())
         for number, meeting in enumerate(meetings):
             part = openings[number * count : (number + 1) * count]  # No shared openings, so errors are independent.
-            first, second = (rungs[rung].player(pool, numpy_stream(_SEED, "ladder", *meeting, rung)) for rung in meeting)
+            first, second = (rungs[index].player(pool, numpy_stream(_SEED, "ladder", *meeting, index)) for index in meeting)
             results[meeting] = play_match(first, second, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
             work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
     return results
 
 
 def _meeting(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> Meeting:
-    first, second = (ladder.rungs[rung] for rung in meeting)
+    first, second = (ladder.rungs[index] for index in meeting)
     expected = expected_score(first.rating.value - second.rating.value)
     return Meeting(first=first.name, second=second.name, expected=expected, match=result.report())

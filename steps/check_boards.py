@@ -49,7 +49,6 @@ class ChecksError(PlainError, ValueError):
 
 
 def body(work: Work) -> None:
-    """Raises ChecksError if a check fails."""
     boards, settings = work.inputs["join_boards"], work.settings
     table, games, joined = read_boards(boards), read_game_table(boards), read_document(boards / REPORT, JoinedBoards)
     report = check_dataset_tables(table, games, joined, settings.boards, data_docs=work.folder / DATA_DOCS)

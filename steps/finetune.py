@@ -1,4 +1,4 @@
-"""Fine-tune a network by GRPO. Language models have another body: `steps.language.finetune`."""
+"""The step `finetune`. `steps.language.finetune` replaces `body` for language models."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""The step `pretrain` for networks. Language models have another body: `steps.language.pretrain`."""
+"""The step `pretrain`. `steps.language.pretrain` replaces `body` for language models."""
 
 from typing import Final
 
@@ -17,8 +17,8 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    says="Imitates the moves played and keeps the weights with the lowest validation loss; a language model imitates answers made from"
-    " value tables.",
+    says="Imitates the moves played, or answers with an engine's move values (language models). Keeps the weights with the lowest"
+    " validation loss.",
     reads=("seed", "policy", "pretrain"),
     inputs=("join_boards",),
     outside=(Outside.DEVICE, Outside.MODEL),
@@ -49,6 +49,7 @@ class Imitation(Document):
 def body(work: Work) -> None:
     settings, boards = work.settings, work.inputs["join_boards"]
     table = read_boards(boards)
+    # `label_arrays` adds further positions of the games.
     train = label_arrays(table, read_game_table(boards), max_positions=settings.pretrain.max_positions)
     validation = board_arrays(table, split=Split.VALIDATION)
     policy = new_policy(settings.policy, seed=settings.seed, device=work.device)

@@ -1,6 +1,6 @@
-"""The step `screen`. It also stores the previous champion and the openings of all later games.
+"""The step `screen` selects the candidate, and stores the previous champion and the openings of all later games.
 
-- Held-out regret: win probability that best moves lose on held-out boards. The checkpoints with the lowest regret play.
+- Held-out regret: the best move's win probability minus the likeliest move's, mean over held-out boards.
 - Initial policy: the pretrained policy. Previous champion: the registry's, from an earlier run.
 """
 
@@ -53,13 +53,13 @@ STEP: Final = Step(
 def body(work: Work) -> None:
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
-    best = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
-    if not best:
+    steps = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
+    if not steps:
         reason = f"none of {len(checkpoints):,} checkpoints has a finite held-out regret"
         write_document(work.folder / REPORT, Screened(candidate_step=None, reason=reason, heldout_regret_best=regrets, openings={}))
         write_document(work.folder / CACHED_GAMES, ScreeningGames({}))
         return
-    candidates = {step: open_policy(checkpoint(work, step), work.device, settings=work.settings) for step in best}
+    candidates = {step: open_policy(checkpoint(work, step), work.device, settings=work.settings) for step in steps}
     initial = open_policy(work.inputs["pretrain"], work.device, settings=work.settings)
     previous_weights = _keep_previous(work, initial)
     used = position_keys(work.inputs["join_boards"])

@@ -113,7 +113,6 @@ def fen_of(board: chess.Board) -> str:
 
 
 def mover_fen(board: chess.Board) -> str:
-    """Return the FEN of `mover_view(board)`."""
     return turned_fen(fen_of(board))
 
 

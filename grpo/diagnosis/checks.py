@@ -27,7 +27,6 @@ class DiagnosisCheck:
     leads_to: frozenset[str]
 
     def missing(self, history: History) -> str:
-        """Return the missing groups as text."""
         known = history.series.keys() | ({"games"} if history.evaluations else set())
         return ", ".join(" or ".join(group) for group in self.needs if not known & set(group))
 

@@ -42,13 +42,13 @@ class Finding(Document):
 
 
 class Diagnosis(Document):
-    """Critical findings come first, then findings with an earlier `first_step`. Findings with a `cause` follow right after this cause."""
+    """Findings are sorted by severity (critical first), then by `first_step`, except that a finding with a `cause` follows the cause."""
 
     findings: tuple[Finding, ...]
     verdict: str
-    """One of HEALTHY, FINDINGS, NOT_SHOWN and NOT_JUDGED (`grpo.diagnosis.diagnose`)."""
+    """A constant of `diagnose`: FINDINGS, HEALTHY, NOT_SHOWN (no rise of the reward is shown) or NOT_JUDGED (too little data)."""
     words: str
-    """The verdict that the run would have without findings: `healthy`, or `nothing found` or `not judged` with the reason."""
+    """The verdict as if nothing was found, such as `not judged: 4 rows are too few`."""
     not_judged: tuple[str, ...] = ()
     """Checks that could not judge, each with the reason in parentheses."""
 

@@ -25,7 +25,7 @@ PLAYING_HASH_MIB: Final = 1
 
 NUM_ATTEMPTS: Final = 3
 REMEDY: Final = "run it by hand, reinstall it, or set CHESS_GRPO_STOCKFISH to another engine"
-_MAX_FAILURES_IN_A_ROW: Final = 5  # After so many failed queries, the engine counts as broken.
+_MAX_FAILURES_IN_A_ROW: Final = 5
 _MAX_FAILED_FRACTION: Final = 0.01
 """The engine also counts as broken if this fraction of queries failed. Failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.

@@ -237,8 +237,7 @@ def place_on_ladder(
 
     - Probes (short matches) give each player a first rating, by a binary search over the rungs.
     - All players then meet the two rungs nearest to the mean of the first ratings. Only these games give the final ratings.
-    - A single player plays half of `num_rung_pairs` openings per rung, rounded up.
-    - Two players play the same `num_rung_pairs` openings per rung; a second part follows if the first shows no difference.
+    - `evaluation.num_rung_pairs` sets the number of openings. Two players play the same openings.
 
     `openings`: at least `num_openings_to_place` FENs.
     """

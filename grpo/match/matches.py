@@ -203,7 +203,6 @@ def play_match(
 
     - `openings`: FENs of distinct positions. For a part of a match: index in the complete match -> FEN; the index selects a game's random
       numbers.
-    - `max_plies`: then the game is a draw.
     - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
       advance. Players on a GPU need 1 (`num_forks`).
 

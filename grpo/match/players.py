@@ -1,6 +1,6 @@
-"""Players of a match: a UCI engine or a random mover. `policy_players` has the others, which need torch.
+"""Players of a match: a random mover, a UCI engine, and a player diluted with random moves. `policy_players` has players that need torch.
 
-A player's random streams, one per game, continue in the player's next match.
+A player keeps one random stream per game number: game 3 of the player's next match continues game 3's stream.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from grpo.engine.answers import EngineError, IllegalMoveError
 from grpo.engine.pool import NUM_ATTEMPTS, EnginePool, Query
 from grpo.match.replies import Reply, ReplyCounts
 
-NUM_ROOTS: Final = 2**63 - 1  # Seeds of `GameStreams` are below this.
+NUM_ROOTS: Final = 2**63 - 1  # Exclusive limit of `GameStreams` roots.
 
 
 class Player(Protocol):
@@ -42,8 +42,8 @@ class RandomPlayer:
 class EnginePlayer:
     """`limit` is the argument of UCI's `go`, such as `nodes 50`.
 
-    The engine does not see repetitions, because it gets no earlier moves. After `NUM_ATTEMPTS` searches without a legal move, `choose`
-    raises EngineError. With `says`, the engine instead loses the game, and `says` gets a line about it.
+    The engine gets a FEN without earlier moves, and so sees no repetitions. After `NUM_ATTEMPTS` searches without a legal move, `choose`
+    raises EngineError. With `says`, the engine instead loses the game, and `says` gets a line about the loss.
     """
 
     def __init__(self, pool: EnginePool, *, limit: str, name: str, says: Callable[[str], None] | None = None) -> None:
@@ -60,18 +60,18 @@ class EnginePlayer:
                 if self._says is None:
                     raise answer
                 self._says(f"game {game + 1}: {self.name} loses: {answer}")
-                # Only the last attempt's error is known.
-                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_named=0)))
+                # Only the last attempt's error is known, so all attempts count alike.
+                moves.append(Reply(move=None, counts=_counts([answer] * NUM_ATTEMPTS, num_legal=0)))
                 continue
             move = board.parse_uci(answer.best_move)  # Converts castling in Chess960's form (king takes own rook).
-            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_named=1)))
+            moves.append(move if self._says is None else Reply(move=move, counts=_counts(answer.failed, num_legal=1)))
         return moves
 
 
-def _counts(failed: Sequence[EngineError], *, num_named: int) -> ReplyCounts:
-    """`failed`: one move's failed searches. `num_named`: 1 if the last search named a move, else 0."""
+def _counts(failed: Sequence[EngineError], *, num_legal: int) -> ReplyCounts:
+    """`failed`: one move's failed searches. `num_legal`: 1 if the last search gave a legal move, else 0."""
     num_illegal = sum(isinstance(error, IllegalMoveError) for error in failed)
-    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_named, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
+    return ReplyCounts(num_moves=1, num_answers=len(failed) + num_legal, num_unreadable=len(failed) - num_illegal, num_illegal=num_illegal)
 
 
 class DilutedPlayer:

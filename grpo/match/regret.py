@@ -1,4 +1,4 @@
-"""Held-out regret: the value that a policy's moves lose on held-out boards, which training does not use.
+"""Held-out regret: the value that a policy's moves lose on held-out boards.
 
 Q is a move's value in [0, 1], by a deeper search than the reward's. p is a move's probability at temperature 1. Each board has two regrets:
 

@@ -3,7 +3,7 @@
 - Candidate: the checkpoint that games of the step `screen` chose. If promoted, it is the run's champion.
 - Pretrained policy: the policy before GRPO, the candidate's own start.
 - Ladder: engine opponents with known ratings.
-- As played: by real results. Adjudicated: a draw by repetition, fifty moves or ply cap is a win of a side that is clearly ahead.
+- As played: by real results. Adjudicated: some draws count as wins of the side that an engine finds ahead (`matches.adjudicate`).
 """
 
 from grpo.match.ladder import Placement
@@ -22,8 +22,8 @@ class Selection(Decision):
     peak: Estimate | None = None  # Score of `peak_step`.
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]
-    """Step -> mean value that the most likely moves lose on held-out boards."""
-    confirmation_best_moves: MatchReport | None = None
+    """Step -> mean regret on held-out boards: the best move's value minus the most likely move's."""
+    confirmation_best_moves: MatchReport | None = None  # New games against the pretrained policy.
     confirmation_sampled_moves: MatchReport | None = None
     previous_champion: MatchReport | None = None  # Against the registry's champion (of earlier runs).
     previous_weights: str | None = None  # Hash of the registry's champion, if played.
@@ -43,7 +43,7 @@ class Selection(Decision):
 
     @property
     def gains(self) -> dict[str, Estimate]:
-        """Label -> gain in Elo over the pretrained policy. The first gain decides the verdict."""
+        """Label -> gain in Elo over the pretrained policy."""
         gains: dict[str, Estimate] = {}
         if (games := self.confirmation_best_moves) is not None:
             gains["own start, as played: decides"] = elo_estimate(games.score)
@@ -62,7 +62,7 @@ class Selection(Decision):
         elif score is None:
             gain = "It played no game"
         else:
-            note = " in the games that chose the candidate, which overestimate it" if games is None else ""
+            note = " in screening games, which overestimate the best step" if games is None else ""
             gain = f"{elo_estimate(score).text(Unit.ELO, suffix=' Elo')} against its own start{note}"
         place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
         if place is None:

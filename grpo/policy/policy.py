@@ -25,7 +25,7 @@ from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
 _MAX_CACHED: Final = 50_000
-_NUM_CACHED: Final = 3  # Cached moves of a board: more than the network looks at, because training changes the choice.
+_NUM_CACHED: Final = 3  # Moves of a board with cached replies: more than the network reads, because training changes the likeliest moves.
 _CACHED_AT_ONCE: Final = 1_024  # Boards; limits memory.
 _HASHED_BYTES: Final = 1 << 20
 
@@ -78,7 +78,7 @@ class NetworkPolicy:
     def prepared(self, positions: PositionBatch) -> PositionBatch:
         """Return the positions with features, and replies if the network looks ahead, for repeated use.
 
-        Features take 1.5 kB per board, replies 7 kB more. More than `_MAX_CACHED` boards get no replies.
+        Features take 1.5 kB per board, replies 7 kB more. A batch of more than `_MAX_CACHED` boards gets no replies.
         """
         positions = positions.with_features()
         if not isinstance(self.network, LooksAhead) or not self.network.looks_ahead or len(positions) > _MAX_CACHED:
@@ -91,10 +91,10 @@ class NetworkPolicy:
             cached.append(replace(piece, cached_replies=on_device(replies, torch.device("cpu"))))
         return joined(cached)
 
-    def look_ahead(self, wanted: bool) -> None:
-        """Turn the network's reading of replies on or off. In a new network, replies change no logit."""
+    def look_ahead(self, is_on: bool) -> None:
+        """Turn the network's reading of replies on or off. A new network gives replies weight 0, so its logits do not change."""
         if isinstance(self.network, LooksAhead):
-            self.network.looks_ahead = wanted
+            self.network.looks_ahead = is_on
 
     def copied(self) -> Self:
         return type(self)(copy.deepcopy(self.network), self.config, self.device)
@@ -102,7 +102,7 @@ class NetworkPolicy:
     def on_cpu(self) -> Self:
         """Return this policy, or, if it is on a GPU, a copy on the CPU in float32.
 
-        Games are faster on the CPU: python-chess takes most of a move's time, so a process on each core gains more than a GPU.
+        Games are faster on the CPU: python-chess takes most of a move's time, so a process per core gains more than a GPU.
         """
         return self if self.device.type == "cpu" else type(self)(copy.deepcopy(self.network), self.config, torch.device("cpu"))
 

@@ -57,7 +57,6 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def known_kind(name: str) -> str:
-    """Raises ValueError for an unknown kind."""
     if name not in KINDS:
         raise ValueError(f"input should be {' or '.join(map(repr, KINDS))}")
     return name

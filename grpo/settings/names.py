@@ -24,19 +24,19 @@ MAIN: Final[Container[str]] = frozenset(
     )
 )
 """Settings that a run's pages show even at their defaults."""
-_NOT_COMPARED: Final = ("boards.num_units", "resources")  # Chosen for the machines.
+_NOT_COMPARED: Final = ("boards.num_units", "resources")  # Chosen to fit the machines, not as part of an experiment.
 _MAX_LENGTH: Final = 60  # Characters.
 _OFF: Final[tuple[object, ...]] = (None, "", [], ())
 """Values that turn a setting off."""
 
 
-def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Return whether `name` is one of `sections`, which may also name settings, or lies in one of these sections.
+def is_within(name: str, names: Iterable[str]) -> bool:
+    """Return whether `name` is in `names`, or lies within a section in `names`.
 
     >>> is_within("grpo.clip_low", ("seed", "grpo")), is_within("seeds", ("seed", "grpo"))
     (True, False)
     """
-    return any(name == section or name.startswith(f"{section}.") for section in sections)
+    return any(name == other or name.startswith(f"{other}.") for other in names)
 
 
 def unknown_settings(names: Iterable[str]) -> list[str]:
@@ -88,7 +88,7 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted name -> short text of the settings by which runs are compared.
+    """Return dotted name -> short text of all settings except `_NOT_COMPARED` and settings that are off.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
     {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
@@ -98,7 +98,9 @@ def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def short(name: str, value: Any) -> str:
-    """Return a value as a short text. Files lose their folders; a list above 60 characters becomes first item, last item and length.
+    """Return a value as a short text. Files lose their folders.
+
+    Above 60 characters, a list becomes first item, last item and length, and a text is cut.
 
     >>> short("boards.files", ["/data/a.pgn", "b.epd"]), short("grpo.num_steps", 40), short("boards.files", [])
     ('a.pgn b.epd', '40', 'none')

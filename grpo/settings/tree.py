@@ -1,6 +1,7 @@
 """All settings of a run.
 
-The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file.
+The defaults are the preset `laptop`. A preset or settings file is TOML with the settings that differ from another preset or file
+(key `preset`).
 
 - Held-out boards: boards on which a policy is measured and not trained.
 - Ply: a move of one player.
@@ -99,7 +100,7 @@ class PolicyConfig(Section):
 
 
 class PretrainConfig(Section):
-    """Imitation before GRPO: of the moves played, or with `language.lists_moves` of answers made from move values."""
+    """Imitation before GRPO. The policy imitates the moves played or, with `language.lists_moves`, answers made from move values."""
 
     max_positions: Count = 150_000
     """Maximum positions that a network, or a language model without `lists_moves`, imitates."""
@@ -114,10 +115,10 @@ class PretrainConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """The ladder's rungs are Stockfish opponents of rising strength, whose games against each other give their ratings."""
+    """The ladder's rungs are Stockfish opponents of rising strength, rated by games against each other."""
 
     heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
-    """Search depth of held-out boards, in plies. A search deeper than `boards.depth` does not repeat the reward's noise in regret."""
+    """Search depth of held-out boards, in plies, above `boards.depth`. With the same search, regret would repeat the reward's noise."""
     num_baseline_pairs: Count = 40
     """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node."""
     opening_book: str = ""
@@ -135,7 +136,7 @@ class EvaluationConfig(Section):
     """Openings of each short match that locates a player on the ladder."""
     num_rung_pairs: Count = 255
     """Openings that candidate and pretrained policy play against each of the two nearest rungs. They play as many again if the first games
-    show no difference. The step `baseline` plays half as many.
+    do not show which of the two is stronger. The step `baseline` plays half as many, rounded up.
     """
 
     @model_validator(mode="after")
@@ -155,7 +156,7 @@ class SelectionConfig(Section):
     num_screening_pairs: Count = 40
     """Openings of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
-    """New openings of the match that decides whether the candidate is stronger."""
+    """New openings of each match that decides whether the candidate is stronger than the pretrained policy or the previous champion."""
     num_sampled_pairs: Count = 100
     """Openings of games with moves sampled at temperature 1, which are only reported."""
 
@@ -172,7 +173,7 @@ class TaskResources(Section):
 
 
 class ResourcesConfig(Section):
-    """Resources change results only by rounding, except for the choice of CPU or GPU."""
+    """Resources change results only by rounding. Versions of steps that use torch contain device and threads."""
 
     num_tasks: Annotated[int, Field(ge=1, le=1_000)] = 2
     """Parallel tasks of `build_boards` (at most `boards.num_units`) and `confirm`."""
@@ -220,10 +221,10 @@ class Settings(Section):
             kind.refuse(getattr(self, kind.section) if kind.section else None, self.grpo, rate)
         for name, other in KINDS.items():
             if other is not kind and other.section and (section := getattr(self, other.section)) != type(section)():
-                raise ValueError(f'[{other.section}] needs policy.kind = "{name}"; set both or neither')
+                raise ValueError(f'[{other.section}] needs policy.kind = "{name}": set this kind, or leave out [{other.section}]')
         if rate is None and not kind.can_skip_imitation:
             names = " or ".join(f'"{name}"' for name, other in KINDS.items() if other.can_skip_imitation)
-            raise ValueError(f"pretrain.num_steps = 0 needs policy.kind = {names}; set both or neither")
+            raise ValueError(f"pretrain.num_steps = 0 needs policy.kind = {names}: set this kind, or at least 1 step")
         if self.evaluation.heldout_depth <= self.boards.depth:
             raise ValueError(
                 f"evaluation.heldout_depth ({self.evaluation.heldout_depth}) must exceed boards.depth ({self.boards.depth}):"
@@ -239,10 +240,7 @@ def preset_names() -> list[str]:
 
 
 def read_settings(text: str) -> Settings:
-    """Return the settings of a TOML or JSON text, or of a preset's name. Raises ConfigError with one line per bad key.
-
-    The key `preset` names what the other keys override: a shipped preset or another settings file.
-    """
+    """Return the settings of a TOML or JSON text, or of a preset's name. Raises ConfigError with one line per bad key."""
     preset, given = split_settings(text)
     defaults = tomllib.loads((PRESET_FOLDER / f"{preset}.toml").read_text(encoding="utf-8"))
     return settings_over(defaults, given)
@@ -257,7 +255,7 @@ def split_settings(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
-    """`given` overrides `base`. Raises ConfigError with one line per bad key."""
+    """`given` overrides `base`. Raises ConfigError as `read_settings`."""
     try:
         return Settings.model_validate(_merged(dict(base), dict(given)))
     except ValidationError as error:
@@ -283,7 +281,7 @@ def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[st
         )
     try:
         text = Path(preset).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: no text, or an impossible name.
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a null character in the path.
         raise ConfigError(f"settings: preset = {preset!r}: {error}; name a shipped preset or a TOML file") from None
     shipped, base = _resolved(_parse(text, where=f"{preset} is "), (*seen, preset))
     return shipped, _merged(base, given)
@@ -301,7 +299,7 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the message with its line; for a text without quotes, the corrected line."""
+    """Return the message with the line that it names. If the line's value lacks quotes, return the line with quotes instead."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:

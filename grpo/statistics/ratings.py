@@ -54,10 +54,10 @@ def rate_against(opponents: Sequence[float], pair_scores: Sequence[Sequence[floa
 
 
 def rating_difference(opponents: Sequence[float], first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Rating:
-    """Return the first player's rating minus the second's. Differences by opening give the error (delta method).
+    """Return the first player's rating minus the second's. The error comes from the score differences by opening (delta method).
 
     Both must have played the same openings in the same order. Two openings are added per opponent: each player wins one opening, and the
-    other player loses the opening. So equal games have an error above 0.
+    other player loses the opening. So the error is above 0 even if all scores are equal.
     """
     one, two = rate_against(opponents, first), rate_against(opponents, second)
     variance = 0.0

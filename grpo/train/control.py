@@ -258,8 +258,6 @@ def scheduled_learning_rate(config: GrpoConfig, *, steps_done: int) -> float:
 
 
 class Control:
-    """Computes the next rollout's knobs."""
-
     def __init__(self, config: GrpoConfig, *, first_step: int, kl_warmup_steps: int = 0) -> None:
         """Schedules begin after `first_step` rollouts of an earlier run. The KL coefficient rises linearly over `kl_warmup_steps`."""
         self._config, self._first_step, self._kl_warmup_steps = config, first_step, kl_warmup_steps

@@ -22,7 +22,8 @@ def fit(
 ) -> Iterator[tuple[int, float, dict[str, float]]]:
     """Train the network in place. At each validation, yield the step, the mean training loss since the last validation, and the metrics.
 
-    When the iterator ends, the network gets the weights of the lowest validation loss. Raises NonFiniteError. Steps count from 1.
+    When the iterator ends, the network gets the weights of the lowest validation loss. Steps count from 1.
+    Raises NonFiniteError if a loss is not finite.
 
     - `rate`: step -> learning rate
     - `loss`: step -> the batch's loss, with a gradient

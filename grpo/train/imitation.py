@@ -25,11 +25,11 @@ _VALIDATION_BATCH: Final = 512
 def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, config: PretrainConfig, *, seed: int) -> Iterator[Record]:
     """Train the policy in place, and yield a record at each validation. The learning rate falls linearly toward 0.
 
-    After the last record, the policy gets the weights of the lowest validation loss. Raises NonFiniteError.
+    After the last record, the policy gets the weights of the lowest validation loss. Raises NonFiniteError as `fit`.
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
-    # Only the last eighth of the steps reads the opponent's replies, to save time.
+    # The network looks ahead (reads the opponent's replies) only in the last eighth of the steps, to save time.
     first_with_replies = config.num_steps - config.num_steps // 8 + 1
     policy.look_ahead(False)
 

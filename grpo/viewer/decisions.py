@@ -1,4 +1,4 @@
-"""A policy's most instructive decisions on held-out boards (boards that training does not use), by three measures.
+"""A policy's most instructive decisions on held-out boards, by three measures.
 
 - change: value of the policy's most likely move minus the value of an earlier policy's
 - regret: best value minus the value of the policy's most likely move

@@ -14,7 +14,7 @@ _NUM_SHOWN: Final = 5
 
 
 class MoveError(PlainError, ValueError):
-    """A text or action that is impossible now."""
+    """An impossible position, move or action."""
 
 
 class HumanGame:
@@ -33,22 +33,25 @@ class HumanGame:
         """Set up the position `fen`. Raises MoveError if the position is illegal or its game is over.
 
         `choose` returns the opponent's move; None resigns. `probabilities` returns each board's UCI move -> probability; None if unknown.
+        `about`: the page's text about the opponent.
         """
         try:
             self.board = chess.Board(fen)
         except ValueError as error:
             raise MoveError(f"{fen!r} is not a FEN: {error}") from None
-        if not self.board.is_valid() or self.board.is_game_over():
-            raise MoveError(f"{fen!r} is illegal, or the game is over ({self.board.status().name})")
+        if not self.board.is_valid():
+            raise MoveError(f"{fen!r} is illegal ({self.board.status().name})")
         self.opponent, self.about = opponent, about
         self.person_is_white = person_is_white
         self._choose, self._probabilities = choose, probabilities
         self._resigned: chess.Color | None = None
+        if self.end:
+            raise MoveError(f"{fen!r} is the end of a game ({self.end})")
         self._answer()
 
     @property
     def end(self) -> str:
-        """How the game ended; "" during the game."""
+        """Reason why the game ended; "" during the game."""
         if self._resigned is not None:
             return f"{chess.COLOR_NAMES[self._resigned]} resigned"
         if (outcome := self.board.outcome()) is not None:
@@ -100,7 +103,7 @@ class HumanGame:
         self._resigned = self.person_is_white
 
     def hints(self, num_plies_back: int = 0) -> list[tuple[str, float]]:
-        """Return the five most probable moves (SAN, such as Nf3) `num_plies_back` plies ago, with probabilities; empty if unknown."""
+        """Return (SAN, probability) of the five most probable moves in the position `num_plies_back` plies ago; empty if unknown."""
         board = self.board.copy()
         for _ in range(num_plies_back):
             board.pop()
@@ -136,7 +139,7 @@ class HumanGame:
             "result": self.result,
             "end": self.end,
             "answer": self.hints(1) if is_answered else [],
-            "hints": [],
+            "hints": [],  # `PlayServer.act` adds hints on request.
         }
 
     def _answer(self) -> None:

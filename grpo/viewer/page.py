@@ -44,10 +44,10 @@ def _pieces() -> str:
 def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[str, Any]:
     game = result.games[index]
     white, black = game.white_and_black(result.first, result.second)
-    start, *_ = boards = [board.copy() for board in game.boards()]
+    boards = [board.copy() for board in game.boards()]
     best = noted.notes[0].best()
-    # Each position has the score of the move that led to it, and the opening has the score of the engine's best move.
-    scored = [(noted.notes[0].chance(best), start.turn)]
+    # Each position gets White's win probability after the move that led to the position; the opening, after the engine's best move.
+    scored = [(noted.notes[0].chance(best), boards[0].turn)]
     scored += [(note.chance(uci), board.turn) for note, uci, board in zip(noted.notes, game.moves, boards, strict=False)]
     chances = [_rounded(chance if chance is None or mover == chess.WHITE else 1 - chance) for chance, mover in scored]
     options = [_options(note, board, uci) for note, board, uci in zip(noted.notes, boards, game.moves, strict=False)]
@@ -71,7 +71,8 @@ def _game_facts(result: MatchResult, index: int, noted: AnnotatedGame) -> dict[s
 def _options(note: MoveNote, board: chess.Board, played: str) -> dict[str, Any]:
     """Return `options`, `likeliest` (None if unknown) and `best` (None if the search failed).
 
-    Options are the five most probable moves (the five best if probabilities are unknown), the move played, and the engine's best move.
+    An option is [UCI, SAN, probability, win probability]. Options are the five most probable moves (the five best if probabilities are
+    unknown), the move played, and the engine's best move.
     """
     order = note.probabilities or {move: note.chance(move) or 0.0 for move in note.scores}
     ranked = sorted(order, key=lambda move: -order[move])

@@ -22,7 +22,8 @@ class PlayServer(ThreadingHTTPServer):
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
         """Listen on the loopback address; port 0 is a free port. Raises OSError for a taken port.
 
-        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets each finished game once.
+        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets a game after the
+        game's last action.
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished

@@ -45,7 +45,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
     policy = open_policy(named.folder, torch_device(machine))
     finder, options, seed, numbers = policy.move_finder(), UciOptions(temperature=temperature), secrets.randbits(31), count(1)
-    # Step and run; for a folder also the weights' hash; for another MODEL without the run's id also MODEL.
+    # The name is step and run. A folder adds the weights' hash. A MODEL without the run's id, such as `champion`, comes first.
     name = f"{named} ({named.weights_hash[:8]})" if is_folder(model) else str(named) if named.run in model else f"{model} ({named})"
     about = named.strength or "Its strength is unknown."
     if named.policy_step is not None and (results := results_of(named.record, Store.of(machine))) is not None:

@@ -17,7 +17,7 @@ from steps.track.find import find_policy
 if TYPE_CHECKING:
     from grpo.match.players import Player
 
-_MIN_OF_GROUP: Final = 20  # Minimum puzzles of a rating band or theme with its own line.
+_MIN_OF_GROUP: Final = 20  # A rating band or theme with fewer puzzles gets no line.
 
 
 @click.command()
@@ -25,9 +25,10 @@ _MIN_OF_GROUP: Final = 20  # Minimum puzzles of a rating band or theme with its 
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--limit", type=COUNT, metavar="N", help="Use the first N usable exercises of each file.")
 def command(model: str, files: tuple[str, ...], limit: int | None) -> int:
-    """Print which fraction of Lichess puzzles (.csv, also by rating and theme) and EPD suites (.epd) a policy's best moves solve.
+    """Print the fraction of exercises that a policy's best moves solve.
 
-    FILE: a file, folder, glob or s3:// address, also compressed. MODEL: champion, peak, a run id or a folder (docs/commands.md).
+    FILE: Lichess puzzles (.csv, also by rating and theme) or EPD suites (.epd); a file, folder, glob or s3:// address, also compressed.
+    MODEL: champion, peak, a run id or a folder (docs/commands.md).
     """
     sources = find_files(files)
     for file in sources:
@@ -51,7 +52,7 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
     from grpo.match.exercises import Exercise, read_puzzles_with_answers, read_suite, solve, solved_fraction
     from grpo.match.replies import ReplyCounts
 
-    read = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
+    read_exercises = read_puzzles_with_answers if file.kind == FileKind.PUZZLES else read_suite
     num_left_out, first_left_out = 0, ""
 
     def usable(entries: Iterable[Exercise | Rejection]) -> Iterator[Exercise]:
@@ -63,16 +64,17 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
                 num_left_out += 1
                 first_left_out = first_left_out or str(entry)
 
-    num, num_solved, answers = Counter[str](), Counter[str](), ReplyCounts()
+    num_exercises, num_solved, answers = Counter[str](), Counter[str](), ReplyCounts()
     with opened(file) as stream:
-        for exercise, is_solved, counts in solve(player, islice(usable(read(stream, file.name)), limit)):
+        for exercise, is_solved, counts in solve(player, islice(usable(read_exercises(stream, file.name)), limit)):
             for group in ("", *exercise.groups):  # "" counts all exercises.
-                num[group] += 1
+                num_exercises[group] += 1
                 num_solved[group] += is_solved
             answers += counts
     left_out = f"left out: {num_left_out:,}; the first: {first_left_out}" if num_left_out else ""
-    if not num:
-        raise SourceError(f"{file.uri}: nothing to solve ({left_out or 'the file is empty'}); give puzzles, or EPD with bm or am")
-    shown = [group for group in sorted(num) if not group or num[group] >= _MIN_OF_GROUP]
-    rows = text_table([(group or "solved", solved_fraction(num_solved[group], num[group])) for group in shown], indent="  ")
+    if not num_exercises:
+        reason = left_out or "the file is empty"
+        raise SourceError(f"{file.uri}: nothing to solve ({reason}); give puzzles, or EPD with best moves (bm) or moves to avoid (am)")
+    shown = [group for group in sorted(num_exercises) if not group or num_exercises[group] >= _MIN_OF_GROUP]
+    rows = text_table([(group or "solved", solved_fraction(num_solved[group], num_exercises[group])) for group in shown], indent="  ")
     return "\n".join([rows, *([f"  answers: {answers}"] if answers.num_answers else []), *([f"  {left_out}"] if left_out else [])])

@@ -44,8 +44,6 @@ def playing_engines(machine: Machine) -> EnginePool:
 
 
 class Arena:
-    """Plays and adjudicates games."""
-
     def __init__(self, settings: Settings, machine: Machine, progress: Callable[[int, int, str], None]) -> None:
         """Start no engine yet. `progress` gets the numbers of finished and expected games, and a label. Raises EngineMissingError."""
         self.config, self._seed, self._progress = settings.evaluation, settings.seed, progress
@@ -114,7 +112,6 @@ def screening_match(candidate: int, number: int) -> str:
 
 
 def player_names(stage: str, candidate: int) -> tuple[str, str]:
-    """Return names of candidate and opponent."""
     if stage == SAMPLED:
         return f"step {candidate}, T = 1", f"{INITIAL}, T = 1"
     return f"step {candidate}", PREVIOUS if stage == PREVIOUS else INITIAL

@@ -145,10 +145,7 @@ class TrainingLoop:
         return replace(record, metrics={**record.metrics, **self._heldout()})
 
     def _prune(self) -> None:
-        """Keep `NUM_CHECKPOINTS_KEPT` measured checkpoints: the newest, and the lowest held-out regrets.
-
-        A checkpoint without a measurement (after a SIGTERM) stays while it is the newest.
-        """
+        """A checkpoint without a measurement (after a SIGTERM) stays while it is the newest."""
         saved = {checkpoint_step(folder) for folder in checkpoint_folders(self._checkpoints)}
         history = self._work.history()
         regrets = {record.step: record.metrics[_REGRET] for record in history if record.step in saved and _REGRET in record.metrics}

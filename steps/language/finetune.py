@@ -19,27 +19,27 @@ from steps.run.work import Work
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, a report (why training ended), findings, and answers before and after GRPO."""
+    """Write checkpoints, a report (why training ended), findings (faults), and answers of the pretrained and the trained policy."""
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)
     policy.config = language  # Checkpoints save these settings, which commands such as `play` use.
     reference = policy.copied()  # The pretrained policy, also after a resume.
-    origin = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
+    resumed = None if checkpoint is None else load_checkpoint(checkpoint, torch.device("cpu"), LanguagePolicy)
 
     train = LanguageBoards(table, Split.TRAIN, language)
-    first_step = 0 if origin is None else origin[1].step
+    first_step = 0 if resumed is None else resumed[1].step
     problem = LanguageProblem(reference, train, settings, grader=grade, first_step=first_step)
     trainer = Trainer(problem, policy, settings.grpo, seed=settings.seed, first_step=first_step)
-    if origin is not None:
-        trainer.begin_from(*origin)
-    evaluated = EvaluationBoards.of_table(table, config=language)
+    if resumed is not None:
+        trainer.begin_from(*resumed)
+    heldout_boards = EvaluationBoards.of_table(table, config=language)
     validation = LanguageBoards(table, Split.VALIDATION, language)
     examples = reward_examples(validation, language.num_heldout_boards)
     generator = AnswerGenerator(trainer.evaluation_policy, language)
 
     def measure() -> dict[str, float]:
-        return evaluate_language(generator, evaluated).metrics() | heldout_reward(trainer.evaluation_policy, examples, grade).metrics()
+        return evaluate_language(generator, heldout_boards).metrics() | heldout_reward(trainer.evaluation_policy, examples, grade).metrics()
 
     TrainingLoop(work, trainer, measure).run()
     before = LanguagePolicy.load(work.inputs["pretrain"], work.device)

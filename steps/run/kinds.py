@@ -34,8 +34,10 @@ class Variant:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
     competitor: str  # Module whose `open_competitor(folder, device, settings)` returns a `steps.common.policies.competitor.Competitor`.
-    figures: str = field(repr=False)  # Module of the cards: `FIGURES` (step -> charts), `more_parts` (below the charts).
-    variants: Mapping[str, Variant] = field(default_factory=dict)  # Step -> variant; other steps use `steps.STEP`.
+    figures: str = field(repr=False)
+    """Module of the cards: `FIGURES` (step -> charts) and the function `more_parts` (parts below the charts)."""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """Step -> variant. A step NAME without a variant uses the module `steps.NAME`."""
 
     def __post_init__(self) -> None:
         if unknown := self.variants.keys() - set(STEPS):

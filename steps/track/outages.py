@@ -17,13 +17,13 @@ _REFUSALS: Final = (
     *("RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "RESOURCE_LIMIT_EXCEEDED"),
 )
 _WRONG_ACCOUNT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")  # MLflow's codes for 401 and 403.
-_NOT_FROM_MLFLOW: Final = "API request to"  # Beginning of MLflow's message if no MLflow server answered.
+_NO_MLFLOW_ANSWER: Final = "API request to"  # Beginning of MLflow's message if another server answered, or none.
 _STATUS: Final = re.compile(r"failed with error code (\d+)")
-_PASSING_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
+_TEMPORARY_STATUS: Final = ("408", "425", "429", "500", "502", "503", "504")  # A retry may succeed.
 _BODY: Final = re.compile(r"Response body: '(.*)'", re.DOTALL)
 _TAG: Final = re.compile(r"<(style|script|head).*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _MAX_CHARACTERS: Final = 200  # Longest quote in a message.
-# MLflow's message about another server's JSON, such as a proxy's, has no HTTP status, so these words mark an outage.
+# If another server, such as a proxy, answers in JSON, MLflow's message lacks the HTTP status. These words then mark an outage.
 _OUTAGE_WORDS: Final = re.compile(r"unavailable|time.?out|timed out|too many|internal server error", re.IGNORECASE)
 _TLS: Final = re.compile(r"\[SSL: \w+\][^('\"]*")
 _TUNNEL: Final = re.compile(r"Tunnel connection failed: (\d{3}[^'\")]*)")
@@ -31,7 +31,8 @@ _SCHEMES: Final = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "d
 _NO_DRIVER: Final = re.compile(r"No module named \S+|Can't load plugin: \S+|Invalid SQLite URL.*")
 # Databases' refusals, which MLflow reports as BAD_REQUEST.
 _TOO_LONG: Final = re.compile(r"value too long|Data too long|would be truncated", re.IGNORECASE)
-_FULL: Final = re.compile(
+# A full or read-only disk or database.
+_NOT_WRITABLE: Final = re.compile(
     r"No space left on device|Disk quota exceeded|File too large|Read-only file system|database or disk is full|disk I/O error"
     r"|readonly database"
 )
@@ -56,9 +57,12 @@ class WrongAddressError(TrackingAwayError):
 
 
 def address_fault(address: str) -> str:
-    """Return why an address cannot be a tracking store's, and what to set, or ""."""
+    """Return the address's fault and the remedy, or "" without a fault."""
     shown, scheme = repr(without_secrets(address)), address.partition("://")[0]
-    give = "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI (file in CHESS_GRPO_HOME)"
+    give = (
+        "give http://HOST:PORT of an MLflow server or sqlite:////PATH/mlflow.db, or unset MLFLOW_TRACKING_URI to use a file in"
+        " CHESS_GRPO_HOME"
+    )
     if address != address.strip():
         return f"{shown} is blank or has blanks at its ends: {give}"
     if address in ("databricks", "databricks-uc", "uc") or address.startswith("file:"):
@@ -73,16 +77,16 @@ def address_fault(address: str) -> str:
     try:
         parts = urlsplit(address)
         if not parts.hostname or parts.port == 0:
-            return f"{shown} has no host or no port: {give}"
+            return f"{shown} has {'port 0' if parts.hostname else 'no host'}: {give}"
     except ValueError as error:
         return f"{shown} is no address ({error}): {give}"
-    if parts.fragment and "@" not in address:
+    if parts.fragment and "@" not in address:  # With an @, the # may belong to a password.
         return f"{shown} is the address of a page; give {without_secrets(address).rstrip('/')}"
     return ""
 
 
 def proxy_of(address: str) -> str:
-    """Return a text with an address's proxy and the proxy's variable, or ""."""
+    """Return "the proxy URL of VARIABLE" if requests to the address use a proxy, else ""."""
     from requests.utils import get_environ_proxies, select_proxy
 
     if not address.startswith(("http://", "https://")) or not (proxy := select_proxy(address, get_environ_proxies(address))):
@@ -92,7 +96,7 @@ def proxy_of(address: str) -> str:
 
 
 def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
-    """`is_own`: MLflow wrote the answer `words`."""
+    """Return the remedy for a refused account. `is_own`: an MLflow server wrote the answer `words`."""
     if "Invalid Host header" in words:
         host = urlsplit(store).netloc
         return f"start the server with `mlflow server --allowed-hosts {host}`, or use a name that it allows"
@@ -102,7 +106,7 @@ def _remedy(store: str, status: str, words: str, *, is_own: bool) -> str:
 
 
 def _wrong_address(store: str, error: Exception, text: str) -> str:
-    """Return what is wrong with address or account, or "". `text`: the error's message."""
+    """Return the fault of address or account and the remedy, or "" for other errors. `text`: the error's message."""
     if tls := _TLS.search(text):
         remedy = "give http:// if the server has no TLS, or set MLFLOW_TRACKING_SERVER_CERT_PATH to its certificate"
         return f"cannot be reached safely ({tls[0].strip()}): {remedy}"
@@ -110,7 +114,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
         return f"is not reached: {proxy_of(store) or 'a proxy'} answers {tunnel[1].strip()}: add {urlsplit(store).hostname} to NO_PROXY"
     if driver := _NO_DRIVER.search(text):
         return f"cannot be opened ({driver[0]}): correct MLFLOW_TRACKING_URI, or install the database's driver"
-    code, is_own = getattr(error, "error_code", ""), not text.startswith(_NOT_FROM_MLFLOW)
+    code, is_own = getattr(error, "error_code", ""), not text.startswith(_NO_MLFLOW_ANSWER)
     status, body = _STATUS.search(text), _BODY.search(text)
     number = status[1] if status else ""
     words = " ".join(_TAG.sub(" ", body[1] if body else text).split())[:_MAX_CHARACTERS]
@@ -120,7 +124,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
     if response is not None:
         is_foreign = "error_code" not in response and not _OUTAGE_WORDS.search(json.dumps(response))
     else:
-        is_foreign = not is_own and body is not None and number not in _PASSING_STATUS
+        is_foreign = not is_own and body is not None and number not in _TEMPORARY_STATUS
     if not is_foreign:
         return ""
     through = f", through {proxy}" if (proxy := proxy_of(store)) else ""
@@ -131,7 +135,7 @@ def _wrong_address(store: str, error: Exception, text: str) -> str:
 def failures_of(store: str, what: str) -> Iterator[None]:
     """Turn errors of MLflow and its libraries into this module's errors.
 
-    `store`: address without secrets, for messages; `what`: the data.
+    `store`: address without secrets. `what`: the data, as in "refuses {what}".
     """
     from botocore.exceptions import BotoCoreError, ClientError
     from mlflow.exceptions import MlflowException
@@ -145,11 +149,12 @@ def failures_of(store: str, what: str) -> Iterator[None]:
         text = str(error)
         reason = _REASON.search(text)
         line = reason[1].strip() if reason else without_secrets(next(iter(text.splitlines()), type(error).__name__))
-        if full := _FULL.search(text):
-            raise TrackingAwayError(f"the tracking store {store} cannot be written ({full[0]}): free disk space") from error
+        if cause := _NOT_WRITABLE.search(text):
+            remedy = "free disk space, or make the store writable"
+            raise TrackingAwayError(f"the tracking store {store} cannot be written ({cause[0]}): {remedy}") from error
         if isinstance(error, (MlflowException, SQLAlchemyError, ModuleNotFoundError)) and (wrong := _wrong_address(store, error, text)):
             raise WrongAddressError(f"the tracking store {store} {wrong}") from error
-        is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NOT_FROM_MLFLOW)
+        is_refusal = isinstance(error, MlflowException) and error.error_code in _REFUSALS and not text.startswith(_NO_MLFLOW_ANSWER)
         if is_refusal or _TOO_LONG.search(text):
             raise TrackingRefusedError(f"the tracking store {store} refuses {what} ({line})") from error
         through = f", through {proxy}" if (proxy := proxy_of(store)) else ""

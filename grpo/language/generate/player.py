@@ -134,7 +134,7 @@ class LanguageMoveFinder:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the first allowed legal move that an answer names. If no answer names such a move, the engine resigns.
+        """Return the first allowed legal move that an answer names, or resign.
 
         `seed`, `num_games` (the game's number) and the ply select the random stream, so a repeated UCI `go` gives the same move.
         """

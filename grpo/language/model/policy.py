@@ -85,7 +85,6 @@ class LanguagePolicy:
         return other
 
     def with_legal_moves(self, legal_moves: bool) -> Self:
-        """Return a copy that shares the network object."""
         other = copy.copy(self)
         other.config = self.config.model_copy(update={"legal_moves": legal_moves})
         return other

@@ -1,6 +1,6 @@
 """Interface of policies (network, language model) for games and measurements.
 
-Regret is the win probability, by an engine, that the policy's move loses against the best move.
+Regret: win probability of the best move minus win probability of the policy's move, by an engine's search.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ class Competitor(Protocol):
         """Return a player that samples at `temperature` from the random stream, or plays its best move if None."""
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return the metrics of a table's held-out boards."""
+        """Return metric -> value over the table's held-out boards, such as `heldout/regret_best`."""
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:
-        """Return regret and expected value at T = 1 of each held-out board, in the table's order."""
+        """Return regrets and mean move value at T = 1, one row per held-out board, in the table's order."""
 
     def write_decisions(self, folder: Path, boards: "pa.Table", *, before: "Competitor | None" = None) -> None:
-        """Write `decisions.json`: notable moves on held-out boards, compared with `before`."""
+        """Write `decisions.json`: boards with the largest regret, the clearest best moves, or the largest change of value from `before`."""
 
     def move_probabilities(self, boards: Sequence[chess.Board]) -> list[dict[str, float]] | None:
         """Return UCI move -> probability at T = 1 for each board, or None (language models)."""

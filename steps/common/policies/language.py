@@ -25,25 +25,24 @@ if TYPE_CHECKING:
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:
-    """`settings.language`, by default the folder's, sets the attempts per move and the number of held-out boards."""
+    """`settings.language` (None: the folder's) sets attempts per move, `legal_moves` and the number of held-out boards."""
     return LanguageCompetitor(LanguagePolicy.load(folder, device), None if settings is None else settings.language)
 
 
 class LanguageCompetitor:
-    def __init__(self, policy: LanguagePolicy, rules: LanguageConfig | None) -> None:
+    def __init__(self, policy: LanguagePolicy, config: LanguageConfig | None) -> None:
         self.policy = policy
-        self._generator = AnswerGenerator(policy, rules or policy.config)
+        self._generator = AnswerGenerator(policy, config or policy.config)
 
     @cached_property
     def weights(self) -> str:
         return weights_hash(self.policy)
 
     def player(self, name: str, *, temperature: float | None, seed: int, stream: tuple[str | int, ...]) -> Player:
-        """Return a player; with temperature None, only retries are sampled."""
+        """The first answer is greedy if temperature is None; retries are always sampled."""
         return LanguagePlayer(self._generator, name, temperature=temperature, rng=numpy_stream(seed, *stream))
 
     def heldout(self, boards: "pa.Table") -> dict[str, float]:
-        """Return regret, expected value, and the fractions of greedy answers that are readable and that name a legal move."""
         return self._evaluate(boards).metrics()
 
     def scores(self, boards: "pa.Table") -> HeldoutScores:

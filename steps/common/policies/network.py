@@ -29,7 +29,7 @@ _NUM_OF_EACH_KIND: Final = 4  # Notable decisions of each kind (improved, worsen
 
 
 def open_competitor(folder: Path, device: torch.device, settings: Settings | None) -> Competitor:  # noqa: ARG001
-    """Return a folder's network; networks read no settings."""
+    """Networks read no settings."""
     return NetworkCompetitor(NetworkPolicy.load(folder, device))
 
 

@@ -27,6 +27,8 @@ BAD_SETTINGS = (
     ("boards.min_rating = 1500", "boards: min_rating and time_controls need files ="),
     ("grpo = {states_per_step = 511, num_minibatches = 2}", "states_per_step (511) must be a multiple of num_minibatches (2)"),
     ('grpo.entropy_schedule = "field_notes"', 'entropy_schedule = "field_notes" needs [grpo.field_notes]; its numbers depend'),
+    ("language.max_questions = 5", '[language] needs policy.kind = "language": set this kind, or leave out [language]'),
+    ("pretrain.num_steps = 0", 'num_steps = 0 needs policy.kind = "language": set this kind, or at least 1 step'),
     ("grpo.entropy_coefficient = 0.0", 'controller; entropy_schedule = "constant" allows any coefficient'),
     ('policy.kind = "language"\nlanguage.model = "a/b"', "pretrain.learning_rate (0.004) is too high for the pretrained model"),
     (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play_fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),

@@ -76,6 +76,19 @@ def test_a_game_ends_by_the_rules_and_is_written_as_pgn(played: HumanGame, moves
     assert list(read.mainline_moves()) == played.board.move_stack
 
 
+@pytest.mark.parametrize(
+    ("fen", "message"),
+    [
+        ("8/8/8/8/8/8/8/K7 w - - 0 1", "is illegal (NO_BLACK_KING)"),
+        ("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "is the end of a game (stalemate)"),
+        ("7k/8/4Q1K1/8/8/8/8/8 w - - 100 99", "is the end of a game (fifty moves)"),
+    ],
+)
+def test_a_position_in_which_nothing_can_be_played_is_refused_with_the_reason(fen: str, message: str) -> None:
+    with pytest.raises(MoveError, match=re.escape(message)):
+        game(fen=fen)
+
+
 def test_the_page_offers_what_the_server_does_and_the_server_refuses_the_rest() -> None:
     def probabilities(boards: Sequence[chess.Board]) -> list[dict[str, float]]:
         return [{move.uci(): 1.0 for move in board.legal_moves} for board in boards]

@@ -1,5 +1,6 @@
 """Faults that would end a run after an hour end it in seconds, with the remedy."""
 
+import errno
 import os
 import re
 import subprocess
@@ -22,6 +23,7 @@ from steps.job import preflight as checks
 from steps.job.preflight import PreflightCheck, PreflightError, examine, preflight, table, tried
 from steps.run.machine import Machine
 from steps.start import start
+from steps.track.outages import TrackingAwayError, failures_of
 
 KEY = "0123456789" * 4
 
@@ -121,7 +123,8 @@ def test_a_user_without_a_home_folder_is_told_which_variable_to_set(
         (" ", "is blank"),
         ("http://tracker:5000 ", "has blanks at its ends"),
         ("ftp://tracker/mlflow", "unknown scheme, ftp://"),
-        ("http://", "no host"),
+        ("http://", "has no host: give http://HOST:PORT"),
+        ("http://tracker:0", "has port 0: give http://HOST:PORT"),
         ("http://tracker:port", "is no address"),
         ("http://tracker:5000/#/experiments/0?searchFilter=", "the address of a page; give http://tracker:5000$"),
         ("sqlite://mlflow.db", "Invalid SQLite URL"),
@@ -135,6 +138,14 @@ def test_an_address_at_which_no_tracking_store_can_ever_be_is_refused_with_the_r
     check = tracking_of(replace(machine, tracking_uri=address))
     assert not check.is_fine
     assert re.search(complaint, check.detail)
+
+
+def test_a_store_that_cannot_be_written_names_both_remedies() -> None:
+    with (
+        pytest.raises(TrackingAwayError, match=r"Read-only.*: free disk space, or make the store writable"),
+        failures_of("file:///x", "it"),
+    ):
+        raise OSError(errno.EROFS, "Read-only file system")
 
 
 class Answer(BaseHTTPRequestHandler):

@@ -150,7 +150,7 @@ def test_the_strength_of_a_policy_is_what_its_games_have_shown_and_the_same_in_t
     assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+220, +260] above a random mover, on the ladder of its run."
     assert told[100].startswith("+191 Elo [")
     assert "against its own start; +260 Elo [+240, +280] above" in told[100]
-    assert "in the games that chose the candidate, which overestimate it; it was not rated" in told[250]
+    assert "in screening games, which overestimate the best step; it was not rated" in told[250]
     assert told[7] == "It played no game; it was not rated on the ladder."
     for role, step in (("champion", 100), ("peak", 250)):
         assert told[step] in page("version", results=results, role=role)
