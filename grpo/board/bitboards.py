@@ -19,8 +19,8 @@ KNIGHT: Final = (17, 15, 10, 6)
 _LINES_2: Final = (16, 18, 2, 14)
 _LINES_4: Final = (32, 36, 4, 28)
 
-# This tensor is freed at once; from then on, glibc keeps freed memory up to twice the tensor's size. Returning memory to Linux would cost a
-# fifth of the time.
+# This tensor is freed at once, so glibc keeps freed memory up to twice the tensor's size. Returning memory to Linux would cost a fifth of
+# the time.
 torch.empty(31 << 20, dtype=torch.uint8)
 
 

@@ -17,12 +17,12 @@ SURE_FROM_BEST: Final = 4.5
 _FEW: Final = 15  # Fewer rows do not show how neighboring rows are correlated, so ranks are tested.
 _RANKED: Final = (0.02, 0.005)  # By ranks, a change is certain if p is smaller: [0] below ten rows, [1] from ten rows on.
 _MAX_CORRELATION: Final = 0.97
-_MEDIAN: Final = 1.2533  # Standard error of a median / standard error of a mean: sqrt(pi / 2).
+_MEDIAN: Final = 1.2533  # Standard error of a median / of a mean: sqrt(pi / 2).
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    start: float  # Median of the first fifth of the rows, or of the first three if the change from them to `end` is larger and certain.
+    start: float  # Median of the first fifth of the rows, or of the first three if their change to `end` is larger and certain.
     end: float  # Median of the last fifth.
     best: float  # Highest median of a tenth (at least three rows).
     last: float  # Median of the last tenth.

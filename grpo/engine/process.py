@@ -69,7 +69,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Restart the timeouts. Raises EngineError if the engine died."""
+        """Also restart the timeouts. Raises EngineError if the engine died."""
         self._silent_since = self._sent_at = time.monotonic()
         self._ticks_when_silent = None
         try:

@@ -13,7 +13,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
 
     - All commands: Metaflow's configuration. If tasks run on other machines, METAFLOW_DEFAULT_DATASTORE becomes s3, unless set.
     - `run` and `resume`: also `--config`, `--config-value` and Metaflow's metadata service.
-    - `run` and `resume` on AWS Batch or Kubernetes: also the AWS account (bucket, images, secrets and more).
+    - `run` and `resume` on AWS Batch or Kubernetes: also the AWS account (bucket, images, secrets).
 
     Raises OrchestratorError (configuration, service), CommandError (options), DestinationError (account).
     """

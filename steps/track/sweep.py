@@ -1,4 +1,4 @@
-"""A sweep runs each combination of settings with each seed, and skips runs that another sweep finished with the same key."""
+"""A sweep runs each combination of settings with each seed, and skips runs that any sweep finished with the same key."""
 
 import itertools
 import json
