@@ -53,15 +53,15 @@ def _landings(steps: tuple[int, ...], sign: int, num_dimensions: int, device: to
     return _table(tuple(_landing(sign * step) for step in steps), num_dimensions, device)
 
 
-def shift(squares: Tensor, step: int) -> Tensor:
+def shift(sets: Tensor, step: int) -> Tensor:
     """Shift sets [..., N] by a step and drop squares off the board."""
-    return (squares << step if step > 0 else squares >> -step) & _landing(step)
+    return (sets << step if step > 0 else sets >> -step) & _landing(step)
 
 
-def shifts(squares: Tensor, steps: tuple[int, ...], sign: int) -> Tensor:
+def shifts(sets: Tensor, steps: tuple[int, ...], sign: int) -> Tensor:
     """Shift sets [..., N] by each of D steps times `sign` (1 or -1), [D, ..., N]."""
-    dimensions = squares.dim() + 1
-    return _moved(squares, steps, sign, dimensions).bitwise_and_(_landings(steps, sign, dimensions, squares.device))
+    dimensions = sets.dim() + 1
+    return _moved(sets, steps, sign, dimensions).bitwise_and_(_landings(steps, sign, dimensions, sets.device))
 
 
 def advanced(sets: Tensor, sign: int) -> Tensor:

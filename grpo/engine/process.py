@@ -77,7 +77,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
                 self._stderr.truncate(0)
             os.write(self._stdin, commands.encode() + b"\n")
         except BrokenPipeError:
-            raise self._death() from None
+            raise self._death_error() from None
 
     def read(self) -> None:
         """Blocks while the engine is silent, so poll `stdout` first.
@@ -86,7 +86,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         """
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
-            raise self._death()
+            raise self._death_error()
         self._buffer += chunk
         self._silent_since, self._ticks_when_silent = time.monotonic(), None
         if len(self._buffer) > MAX_ANSWER_BYTES:
@@ -138,7 +138,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         else:
             self._silent_since, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
-    def _death(self) -> EngineError:
+    def _death_error(self) -> EngineError:
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)

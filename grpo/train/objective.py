@@ -194,20 +194,20 @@ class Measured:
         self._extremes: list[Tensor] = []
 
     @torch.no_grad()
-    def add(self, part: Batch[object], terms: Terms, informing: Mapping[str, Tensor]) -> None:
-        """`informing`: quantities for the log, [B] each."""
+    def add(self, part: Batch[object], terms: Terms, logged: Mapping[str, Tensor]) -> None:
+        """`logged`: quantities for the log, [B] each."""
         weight, ratios = part.state_weights.double(), terms.ratios.double()
-        columns = {
+        quantities = {
             "loss": terms.loss,
             "kl_old": terms.kl_old,
             "kl_reference": terms.raw["reference_kl"],
             "clip_low": (part.weights * terms.is_clipped_low).sum(1),
             "clip_high": (part.weights * terms.is_clipped_high).sum(1),
-            **informing,
+            **logged,
         }
-        for name, column in columns.items():
+        for name, values in quantities.items():
             so_far = self._sums.get(name, torch.zeros((), dtype=torch.float64, device=weight.device))
-            self._sums[name] = so_far + (column.double() * weight).sum()
+            self._sums[name] = so_far + (values.double() * weight).sum()
         real = ratios[part.weights > 0]
         self._extremes += [real.min(), real.max()]
 
