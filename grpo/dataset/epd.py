@@ -110,10 +110,10 @@ def puzzle_positions(fen: str, moves: str) -> list[tuple[chess.Board, chess.Move
 
 def read_line(line: bytes) -> chess.Board | tuple[Reason, str]:
     """Return the board of a FEN or EPD, or reason and detail of the rejection."""
-    # Unlike `str.split`, `bytes.split` does not split at 0xA0, a part of some UTF-8 letters. Latin-1 decodes any byte.
+    # Split before decoding: `str.split` would also split at 0xA0, a part of some UTF-8 letters. Latin-1 decodes any byte.
     *position, operations = (field.decode("latin-1") for field in (*line.split(None, 4), b"")[:5])
-    numbers = _CLOCKS.match(operations)
-    clocks = {"hmvc": numbers[1] if numbers else "0", "fmvn": (numbers and numbers[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))
+    match = _CLOCKS.match(operations)
+    clocks = {"hmvc": match[1] if match else "0", "fmvn": (match and match[2]) or "1"} | dict(_CLOCK_OPERATION.findall(operations))
     try:
         board = standard_board(f"{' '.join(position)} {clocks['hmvc']} {clocks['fmvn']}")
     except ValueError as error:

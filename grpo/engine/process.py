@@ -69,7 +69,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         self._silent_seconds = SILENT_SECONDS
 
     def send(self, commands: str) -> None:
-        """Send commands; restart the timeouts. Raises EngineError if the engine died."""
+        """Also restart the timeouts. Raises EngineError if the engine died."""
         self._silent_since = self._sent_at = time.monotonic()
         self._ticks_when_silent = None
         try:
@@ -77,20 +77,20 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
                 self._stderr.truncate(0)
             os.write(self._stdin, commands.encode() + b"\n")
         except BrokenPipeError:
-            raise self._death() from None
+            raise self._death_error() from None
 
     def read(self) -> None:
-        """Read output. Blocks while the engine is silent, so poll `stdout` first.
+        """Blocks while the engine is silent, so poll `stdout` first.
 
         Raises EngineError if the engine died, wrote too much, or has searched for longer than `BUSY_SECONDS`.
         """
         chunk = os.read(self.stdout, _READ_BYTES)
         if not chunk:
-            raise self._death()
+            raise self._death_error()
         self._buffer += chunk
         self._silent_since, self._ticks_when_silent = time.monotonic(), None
         if len(self._buffer) > MAX_ANSWER_BYTES:
-            raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes and no best move")
+            raise EngineError(f"the engine wrote more than {MAX_ANSWER_BYTES:,} bytes without the expected answer")
         self.raise_if_hung()
 
     def take_until(self, word: bytes) -> bytes | None:
@@ -138,7 +138,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
         else:
             self._silent_since, self._ticks_when_silent = now, None  # The engine uses CPU: restart the timeout.
 
-    def _death(self) -> EngineError:
+    def _death_error(self) -> EngineError:
         until = time.monotonic() + _SECONDS_TO_EXIT
         while self.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
@@ -169,7 +169,7 @@ class EngineProcess(contextlib.AbstractContextManager["EngineProcess"]):
             return  # Another process may have this id by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        # Not `communicate`, which could wait forever for an engine's helper in another process group, which holds the pipes open.
+        # `communicate` would wait forever if an engine's helper in another process group held the pipes open.
         for pipe in (self._popen.stdin, self._popen.stdout):
             assert pipe is not None
             pipe.close()

@@ -104,7 +104,7 @@ def _padded_mean(pair_scores: Sequence[float]) -> tuple[float, float]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted for multiple testing (Holm, Scandinavian Journal of Statistics 6, 1979), in the given order.
 
-    The smallest of m is multiplied by m, the next by m - 1, and so on. In this order, results never fall. They are at most 1.
+    The smallest of m is multiplied by m, the next by m - 1, and so on. In this order, results never fall.
     """
     adjusted = [0.0] * len(p_values)
     floor = 0.0

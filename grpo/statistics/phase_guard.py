@@ -19,7 +19,7 @@ FEWEST_BOARDS: Final = 30  # A phase with fewer boards cannot block.
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PhaseChange:
     phase: str
-    change: Estimate  # Mean; above 0, the candidate is worse.
+    change: Estimate  # Mean change; above 0, the candidate is worse.
     num_boards: int
     adjusted_p: float
     """P-value of "the change is at most the tolerance"; 1 with too few boards."""

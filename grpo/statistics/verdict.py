@@ -110,7 +110,6 @@ def decide(
 ) -> Decision:
     """Return the verdict on a candidate. A loss on the ladder, or a phase that blocks, prevents promotion.
 
-    - `against_initial`: pair scores against the initial policy
     - `against_previous`: pair scores against the registry's champion; None if there is none, or if it is the initial policy
     - `beside`: name -> pair scores (at least one) of games that do not decide, such as games with sampled moves
     """

@@ -235,7 +235,6 @@ def _played(games: Mapping[int, chess.Board], moves: Mapping[int, chess.Move]) -
 
 
 def select_rows(batch: Batch[States], rows: Tensor) -> Batch[States]:
-    """Return these rows, padded to their largest number of legal moves."""
     assert batch.old is not None
     states = batch.states.select_rows(rows)
     width = states.positions.is_legal.shape[1]

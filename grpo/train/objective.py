@@ -1,9 +1,10 @@
-"""The batch of a rollout, its loss, and the means that the trainer decides by.
+"""The batch of a rollout, its loss, and means over a minibatch.
 
-- Group: moves or answers whose rewards are compared: the samples from one state, or the n-th own moves of games continued from one board.
+- Group: moves or answers whose rewards are compared: the samples from one state, or the n-th moves of the first mover in games
+  continued from one board.
 - Surrogate: PPO's clipped policy term.
-- Old: the sampling policy's distribution. New: the trained policy's. Reference: the distribution of the frozen policy that the KLs compare
-  with. All have the rollout's temperature.
+- Old: the sampling policy's distribution. New: the trained policy's. Reference: the frozen policy's. All have the rollout's
+  temperature.
 - Ratio: new / sampled probability of a move.
 - Column: index of a move among the board's A legal moves.
 
@@ -22,7 +23,7 @@ from torch import Tensor
 from grpo.policy.distribution import MoveDistribution
 from grpo.train.control import Knobs
 
-# Limit of KL(old || new) by rounding, as a fraction of the limit of |ln ratio|. KL is about (ln ratio)**2 / 2.
+# Largest KL(old || new) by rounding / largest |ln ratio| by rounding. KL is about half the mean of (ln ratio)**2, so far smaller.
 _KL_OF_RATIO: Final = 0.02
 
 
@@ -43,9 +44,9 @@ class Batch(Generic[_States_co]):
     """
 
     states: _States_co
-    """`grpo.train.states.States`, or a language model's answers; then B counts tokens."""
+    """`grpo.train.states.States`, or a language model's answers; then the B states are the answers' tokens."""
     state_weights: Tensor
-    """[B] weight in means: G if G continued games start in the state, otherwise 1."""
+    """[B] weight in means: G if G continued games start in the state (once per game), otherwise 1."""
     columns: Tensor
     """[B, M] int64, column of each sampled move."""
     weights: Tensor
@@ -71,7 +72,7 @@ class Batch(Generic[_States_co]):
 
     @property
     def row_weights(self) -> Tensor:
-        """[B], on the CPU."""
+        """[B] on the CPU, for `grpo.train.trainer.Rollout`."""
         return self.state_weights.cpu()
 
     def mean(self, values_B: Tensor) -> float:
@@ -101,8 +102,8 @@ class Terms:
 
     loss: Tensor
     raw: Mapping[str, Tensor]
-    """Term -> value without coefficient: `policy` (surrogate, a reward), `entropy`, `reference_kl` = KL(new || reference), `recovery_kl` =
-    KL(reference || new), all three in nats."""
+    """Term -> value without coefficient: `policy` is the surrogate, a reward. In nats: `entropy`, `reference_kl` = KL(new || reference),
+    `recovery_kl` = KL(reference || new)."""
     weighted: Mapping[str, Tensor]
     """Term -> summand of `loss`."""
     ratios: Tensor
@@ -185,7 +186,7 @@ class Measured:
     """Means over one minibatch, weighted by `state_weights`; `add` takes its pieces."""
 
     def __init__(self, *, total: float, num_rows: float) -> None:
-        """`total`: sum of the minibatch's state weights. `num_rows`: divisor of `kl_old`, `total` or the number of answers."""
+        """`total`: sum of the minibatch's state weights. `num_rows` divides `kl_old`: `total`, or a language model's number of answers."""
         self.is_finite = True  # The trainer sets False for a non-finite loss.
         self.gradient_norm = math.nan
         self._total, self._num_rows = total, num_rows
@@ -193,20 +194,20 @@ class Measured:
         self._extremes: list[Tensor] = []
 
     @torch.no_grad()
-    def add(self, part: Batch[object], terms: Terms, informing: Mapping[str, Tensor]) -> None:
-        """`informing`: quantities for the log, [B] each."""
+    def add(self, part: Batch[object], terms: Terms, logged: Mapping[str, Tensor]) -> None:
+        """`logged`: quantities for the log, [B] each."""
         weight, ratios = part.state_weights.double(), terms.ratios.double()
-        columns = {
+        quantities = {
             "loss": terms.loss,
             "kl_old": terms.kl_old,
             "kl_reference": terms.raw["reference_kl"],
             "clip_low": (part.weights * terms.is_clipped_low).sum(1),
             "clip_high": (part.weights * terms.is_clipped_high).sum(1),
-            **informing,
+            **logged,
         }
-        for name, column in columns.items():
+        for name, values in quantities.items():
             so_far = self._sums.get(name, torch.zeros((), dtype=torch.float64, device=weight.device))
-            self._sums[name] = so_far + (column.double() * weight).sum()
+            self._sums[name] = so_far + (values.double() * weight).sum()
         real = ratios[part.weights > 0]
         self._extremes += [real.min(), real.max()]
 

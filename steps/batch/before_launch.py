@@ -12,8 +12,8 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     """Check while the caller iterates, and yield warnings and notes for the user.
 
     - All commands: Metaflow's configuration. If tasks run on other machines, METAFLOW_DEFAULT_DATASTORE becomes s3, unless set.
-    - `run` and `resume`: also the options that name settings, and Metaflow's metadata service.
-    - `run` and `resume` on AWS Batch or Kubernetes: also the account.
+    - `run` and `resume`: also `--config`, `--config-value` and Metaflow's metadata service.
+    - `run` and `resume` on AWS Batch or Kubernetes: also the AWS account (bucket, images, secrets).
 
     Raises OrchestratorError (configuration, service), CommandError (options), DestinationError (account).
     """
@@ -26,7 +26,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     service()
     if not place:
         return
-    from steps.batch.account import account_checks  # Imports Metaflow, which reads the variable above.
+    from steps.batch.account import account_checks  # Imports Metaflow, which reads METAFLOW_DEFAULT_DATASTORE.
     from steps.job.preflight import table
 
     checks = account_checks(environment, place)
@@ -37,4 +37,7 @@ def prepare(arguments: Sequence[str], environment: MutableMapping[str, str]) -> 
     not_sent = [name for name in BY_NAME_ONLY if name in environment]
     if not_sent and not environment.get(SECRETS):
         names = ", ".join(not_sent)
-        yield f"note: {names} of this machine are not sent; store them as AWS secrets, whose names {SECRETS} lists (docs/aws.md)"
+        yield (
+            f"note: tasks do not get this machine's {names}; store the values as AWS secrets, and list the secrets' names in {SECRETS}"
+            " (docs/aws.md)"
+        )

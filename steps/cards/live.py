@@ -12,7 +12,7 @@ from grpo.metrics.records import Record
 from steps.cards.page import CardPart, Seen, style
 from steps.run.terminal import Pace
 
-Page = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`.
+CardFunction = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`.
 
 _FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh takes 1.5 CPU seconds.
 _LEAST_SECONDS: Final = 30.0  # Bounds of the time between refreshes.
@@ -22,9 +22,9 @@ _MOST_SECONDS: Final = 60.0
 class LiveCard:
     """An error in the card ends the card's updates, not the step."""
 
-    def __init__(self, card_id: str, page: Page, settings: Mapping[str, Any]) -> None:
+    def __init__(self, card_id: str, card_function: CardFunction, settings: Mapping[str, Any]) -> None:
         self.seen = Seen(settings)
-        self._card_id, self._page = card_id, page
+        self._card_id, self._card_function = card_id, card_function
         self._shown: list[Any] = []
         self._pace = Pace()
         self._began = self._last = time.monotonic()
@@ -40,18 +40,18 @@ class LiveCard:
 
     def finished(self, folder: Path, *, is_reused: bool) -> None:
         self.seen.folder, self.seen.is_reused = folder, is_reused
-        self._draw(self._put)  # No refresh: Metaflow renders the card at the step's end.
+        self._safely(self._update_parts)  # No refresh: Metaflow renders the card at the step's end.
 
     def failed(self, reason: str) -> None:
         self.seen.failure = reason
-        self._draw(self._refresh)
+        self._safely(self._refresh)
 
     def _refresh_if_due(self) -> None:
         now = time.monotonic()
         if now - self._last >= min(max(_LEAST_SECONDS, _FRACTION * (now - self._began)), _MOST_SECONDS):
-            self._draw(self._refresh)
+            self._safely(self._refresh)
 
-    def _draw(self, draw: Callable[[], None]) -> None:
+    def _safely(self, draw: Callable[[], None]) -> None:
         if self._is_broken:
             return
         try:
@@ -63,12 +63,12 @@ class LiveCard:
 
     def _refresh(self) -> None:
         self._last = time.monotonic()
-        self._put()
+        self._update_parts()
         current.card[self._card_id].refresh()
 
-    def _put(self) -> None:
-        """Update the parts in place if their kinds are unchanged, because Metaflow shows a new layout with a delay."""
-        parts = [style(), *self._page(self.seen)]
+    def _update_parts(self) -> None:
+        """Update the parts in place if the sequence of HTML and charts is unchanged, because Metaflow shows new parts with a delay."""
+        parts = [style(), *self._card_function(self.seen)]
         kinds = [VegaChart if isinstance(part, dict) else Markdown for part in parts]
         if kinds == [type(component) for component in self._shown]:
             for part, component in zip(parts, self._shown, strict=True):

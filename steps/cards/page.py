@@ -43,13 +43,13 @@ class Seen:
         return str(self.settings["policy"]["kind"])
 
     def history(self) -> list[Record]:
-        """Return the records. A reused output's records are read from its folder."""
+        """A reused output's records are read from its folder."""
         if self.records or self.folder is None or not (self.folder / HISTORY).exists():
             return self.records
         return read_history(self.folder)
 
     def document(self, form: type[_Form], name: str = REPORT) -> _Form | None:
-        """Return a document, or None without the file. Raises CorruptError or DocumentError."""
+        """Return None without the file. Raises CorruptError or DocumentError."""
         return read_document(self.folder / name, form) if self.folder is not None and (self.folder / name).exists() else None
 
     def read(self, name: str = REPORT) -> Any:

@@ -25,33 +25,32 @@ class Launch:
 
     @property
     def text(self) -> str:
-        """The settings as TOML."""
+        """TOML of preset and differences."""
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in self.differences.items()]
         return "\n".join([f'preset = "{self.preset}"', *lines]) + "\n"
 
     @property
     def label(self) -> str:
-        """Name of the run until the verdict, such as `smoke, seed 3`."""
+        """Name in trackers, such as `smoke, seed 3`."""
         changed = [f"{name} = {short(name, value)}" for name, value in self.differences.items() if name != _SEED]
         more = [f"{len(changed) - _MAX_SHOWN} more"] if len(changed) > _MAX_SHOWN else []
         return ", ".join([self.preset, *changed[:_MAX_SHOWN], *more, f"seed {self.seed}"])
 
     def command(self, words: Sequence[str] = ()) -> str:
-        """`words` follow the word `run`."""
+        """Return a shell command; `words` are arguments of `run`."""
         is_plain = self.preset == DEFAULT_PRESET and not self.differences
         settings = [] if is_plain else ["--config-value", "settings", shlex.quote(self.text.strip())]
         return " ".join(["python", FLOW_FILE, *settings, "run", *map(shlex.quote, words)])
 
 
 def launch_of(settings: Mapping[str, Any]) -> Launch:
-    """Return the nearest preset of complete settings, and the differences.
+    """Return the preset nearest to `settings` (complete), and the differences.
 
-    >>> launch_of(read_settings('preset = "smoke"\
-    seed = 3').model_dump(mode="json"))
+    >>> launch_of({**read_settings("smoke").model_dump(mode="json"), "seed": 3})
     Launch(preset='smoke', differences={'seed': 3}, seed=3)
     """
     values = flattened(settings)
-    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # The first of equals wins below.
+    names = sorted(preset_names(), key=lambda name: (name != DEFAULT_PRESET, name))  # `min` returns the first of equals.
     launches = []
     for name in names:
         preset = flattened(read_settings(f'preset = "{name}"').model_dump(mode="json"))

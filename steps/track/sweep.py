@@ -1,4 +1,4 @@
-"""A sweep runs each combination of settings with each seed. Sweeps share equal runs, which have equal keys."""
+"""A sweep runs each combination of settings with each seed, and skips runs that any sweep finished with the same key."""
 
 import itertools
 import json
@@ -34,20 +34,20 @@ class PlannedRun:
 
 
 def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
-    """Return the runs of all combinations, seed by seed, so an interrupted sweep has run all combinations about equally often.
+    """Return all runs, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    `settings` is a preset or a TOML file; `grid` has values as `key=a,b`; `made_by` names code and engine. Raises ConfigError for invalid
-    settings or two equal runs.
+    `settings`: preset or path of a TOML file. `grid`: `key=a,b` per varied setting. `made_by` identifies code and engine. Raises
+    ConfigError for invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
     for seed in seeds:
-        for lines in itertools.product(*map(_lines, grid)):
+        for lines in itertools.product(*map(_toml_lines, grid)):
             text = "\n".join([f"preset = {json.dumps(settings)}", *lines, f"seed = {seed}"])
             resolved = read_settings(text)
-            plain = resolved.model_dump(mode="json")
-            key = sha256_json({"settings": plain, "made by": made_by})[:24]
-            # The launch has all settings, so a later edit of the file changes no run.
-            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(plain))
+            values = resolved.model_dump(mode="json")
+            key = sha256_json({"settings": values, "made by": made_by})[:24]
+            # The launch names a shipped preset, so a later edit of the file changes no run.
+            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(values))
             if key in runs:  # A run that counts twice would narrow the intervals.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
             runs[key] = run
@@ -58,7 +58,7 @@ def sweep_name(plan: Sequence[PlannedRun]) -> str:
     return sha256_json([run.key for run in plan])[:12]
 
 
-def _lines(option: str) -> list[str]:
+def _toml_lines(option: str) -> list[str]:
     key, sign, text = (part.strip() for part in option.partition("="))
     if key == "seed":
         raise ConfigError(f"settings: seed: give seeds as `--seeds {text.replace(',', ' ')}`, not by --set")
@@ -87,19 +87,19 @@ class SweepRow:
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run, of the newest finished run with its key, else of the newest run."""
-    best_runs: dict[str, Run] = {}
+    """Return a row per planned run, about the newest finished run with the same key, or the newest run if none is finished."""
+    chosen: dict[str, Run] = {}
     keys = {run.key for run in plan}
-    for run in Runs(store).all():
+    for run in Runs(store).all():  # Newest first.
         key = run.facts["tags"].get(SWEEP, "").partition("/")[2]
-        if key in keys and (key not in best_runs or (run.status == "finished" and best_runs[key].status != "finished")):
-            best_runs[key] = run
+        if key in keys and (key not in chosen or (run.status == "finished" and chosen[key].status != "finished")):
+            chosen[key] = run
     rows = []
     for planned in plan:
-        ran = best_runs.get(planned.key)
-        if ran is not None and ran.status == "finished" and (reported := ran.output_of("report")) is not None:
+        actual = chosen.get(planned.key)
+        if actual is not None and actual.status == "finished" and (reported := actual.output_of("report")) is not None:
             decision = read_results(store.file(reported, RESULTS)).decision
             rows.append(SweepRow(planned=planned, verdict=decision.verdict, gains=decision.gains, is_finished=True))
         else:
-            rows.append(SweepRow(planned=planned, verdict="not run" if ran is None else ran.status, gains={}, is_finished=False))
+            rows.append(SweepRow(planned=planned, verdict="not run" if actual is None else actual.status, gains={}, is_finished=False))
     return rows

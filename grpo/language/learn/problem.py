@@ -104,7 +104,6 @@ class LanguageProblem:
             )
 
     def distribution(self, policy: LanguagePolicy, part: Batch[AnswerBatch]) -> MoveDistribution:
-        """Return each token's distribution over the allowed tokens, [K, columns]."""
         return part.states.distribution(policy, temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:

@@ -22,14 +22,14 @@ _PIECE_LETTERS: Final = "PNBRQKpnbrqk"
 _SQUARES: Final = [chess.square_name(chess.square(file, rank)) for rank in range(7, -1, -1) for file in range(8)]  # a8 to h1.
 _NUM_HALF_MOVES: Final = 151  # Values 0 to 150 of the half-move clock; at 150 the game is over.
 _NUM_MOVES: Final = 400  # Move numbers below this have a token.
-_LARGE_PAWNS: Final = (990, 999)  # Whole pawns of large evaluations: 990 is the limit without a mate, 999.xx is a mate.
+_LARGE_PAWNS: Final = (990, 999)  # Whole pawns above 99 with a token: 990 is the limit without a mate, 999.xx is a mate.
 _SQUARE: Final = "[a-h][1-8]"
-_PARTS: Final = re.compile(
+_PART: Final = re.compile(
     "|".join(
         (
             rf"(?P<placement>(?:[{_PIECE_LETTERS}1-8]+/){{7}}[{_PIECE_LETTERS}1-8]+(?= [wb] ))",  # Squares of a FEN.
             r"[PA]: ",  # Beginning of a prompt.
-            r"    [MEB]:",  # Label of a section.
+            r"    [MEB]:",  # Label of moves, evaluations or best move.
             rf"(?:(?<![^+])| ){_SQUARE}{_SQUARE}[nbrq]?(?![^ +])",  # A move; after it comes a blank, `+` or the end of the text.
             r" [wb](?= )",  # Side to move.
             r" (?:KQ?k?q?|Qk?q?|kq?|q|-)(?: -)?(?= )",  # Castling rights, with "-" for no en passant.
@@ -76,7 +76,7 @@ class ChessTokenizer(PreTrainedTokenizer):
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
         tokens: list[str] = []
-        for match in _PARTS.finditer(text):
+        for match in _PART.finditer(text):
             part = match[0]
             squares = _placement_tokens(part) if match["placement"] else None
             if squares is not None:
@@ -102,13 +102,13 @@ def _placement_tokens(placement: str) -> list[str] | None:
 
 
 def _texts(tokens: Sequence[str]) -> Iterator[str]:
-    for kind, run in itertools.groupby(tokens, key=_token_kind):
+    for kind, group in itertools.groupby(tokens, key=_token_kind):
         if kind == "bytes":
-            yield bytes(int(token[1:3], 16) for token in run).decode("utf-8", "replace")
+            yield bytes(int(token[1:3], 16) for token in group).decode("utf-8", "replace")
         elif kind == "piece":
-            yield _placement(list(run))
+            yield _placement(list(group))
         else:
-            yield from run
+            yield from group
 
 
 def _placement(tokens: Sequence[str]) -> str:
@@ -133,7 +133,7 @@ def _vocabulary() -> Iterator[str]:
     yield from ("P: ", "A: ", "    M:", "    E:", "    B:", " w", " b", "+", " ")
     castling = ["-", *("".join(rights) for size in range(1, 5) for rights in itertools.combinations("KQkq", size))]
     # Castling rights and the "-" of no en-passant square are one token (" KQkq -").
-    yield from (f" {rights}{no_square}" for rights in castling for no_square in ("", " -"))
+    yield from (f" {rights}{no_en_passant}" for rights in castling for no_en_passant in ("", " -"))
     yield from (f" {square}" for square in _SQUARES if square[1] in "36")
     moves = sorted({move for moves in ACTION_UCI.values() for move in moves})
     yield from (f"{gap}{move}" for gap in (" ", "") for move in moves)

@@ -1,7 +1,14 @@
 """A run's name and the command that starts it again."""
 
+import doctest
+
 from grpo.settings.tree import read_settings
+from steps.run import launch
 from steps.run.launch import launch_of
+
+
+def test_the_example_in_the_documentation_is_true() -> None:
+    assert doctest.testmod(launch) == (0, 1)
 
 
 def test_a_run_is_called_by_what_it_changes() -> None:
