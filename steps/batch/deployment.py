@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from steps.run.records import Runs
 from steps.run.step import step_of
 from steps.run.store import Store
 from steps.run.versions import CODE, describe_code
+from steps.track.trackers import launcher_sending
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # By `Step.resources`; limits the cost of a hang.
 _NUM_RETRIES: Final = 3  # Retries per task; none after the exit code NO_RETRY (a lasting PlainError).
@@ -100,8 +101,11 @@ def main(flow: Any) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(signal_number) is not signal.SIG_IGN:
             signal.signal(signal_number, _stop)
+    # Without a store in S3, all tasks work on this machine. With one, a task's journal may be on another machine.
+    sending = nullcontext() if machine.store else launcher_sending(machine, lambda: current.run_id)
     try:
-        flow()
+        with sending:
+            flow()
     except SystemExit as ended:
         if ended.code:
             _explain(machine)

@@ -1,17 +1,29 @@
-"""Sends an attempt (one try of a step's task) to MLflow and W&B while the step works."""
+"""Sends attempts (tries of a run's tasks) to MLflow and W&B while the tasks work.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+A task sends its own attempt, except to MLflow in a run whose tasks all work on this machine: there the launcher (process of `run` or
+`resume`) sends all attempts, because MLflow's import takes 4 CPU seconds in each process.
+"""
 
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from grpo.base.errors import PlainError
+from steps import STEPS
 from steps.run.machine import Machine
-from steps.run.records import Attempt, Run
+from steps.run.processes import LAUNCHER
+from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Store
 from steps.track.sender import Sender
 from steps.track.wandb import mirror_of
 
 if TYPE_CHECKING:
     from steps.track.publish import Known
+
+_BY_LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER_SENDS"  # Environment variable of the launcher and its tasks.
+_SECONDS_BETWEEN: Final = 2.0
 
 
 def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
@@ -31,7 +43,9 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
 
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
-    senders = [sender for sender in (publisher_of(machine, attempt), mirror_of(machine, attempt)) if sender is not None]
+    """Send the attempt from this process, which works on the attempt's task."""
+    publisher = None if _BY_LAUNCHER in os.environ else publisher_of(machine, attempt)
+    senders = [sender for sender in (publisher, mirror_of(machine, attempt)) if sender is not None]
     for sender in senders:
         sender.start()
     try:
@@ -41,3 +55,53 @@ def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
             sender.is_over.set()
         for sender in senders:
             sender.finish()
+
+
+@contextmanager
+def launcher_sending(machine: Machine, run_id: Callable[[], str | None]) -> Iterator[None]:
+    """Send all attempts of the launched run to MLflow from this process. `run_id` returns None until the run begins."""
+    os.environ[_BY_LAUNCHER] = "yes"
+    sender = _LauncherSender(machine, run_id)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.finish()
+
+
+class _LauncherSender(threading.Thread):
+    """Finds new attempts in the run's records, and starts a sender for each."""
+
+    def __init__(self, machine: Machine, run_id: Callable[[], str | None]) -> None:
+        super().__init__(name="senders", daemon=True)
+        self._machine, self._run_id, self._runs = machine, run_id, Runs(Store.of(machine))
+        self._is_over = threading.Event()
+        self._senders: dict[int, Sender] = {}  # By the attempts' numbers.
+
+    def finish(self) -> None:
+        self._is_over.set()
+        self.join()
+        for sender in self._senders.values():
+            sender.is_over.set()
+        for sender in self._senders.values():
+            sender.finish()
+
+    def run(self) -> None:
+        while not self._is_over.wait(_SECONDS_BETWEEN):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        attempts: tuple[Attempt, ...] = ()
+        with suppress(PlainError):  # If the records are unreadable now, the next look reads them.
+            run = self._runs.get(self._run_id() or "")
+            attempts = () if run is None else run.attempts
+        for attempt in attempts:
+            # A resumed run also has its earlier launchers' attempts. The steps `start` and `end` log no metrics.
+            if attempt.launcher != os.environ.get(LAUNCHER) or attempt.step in (STEPS[0], STEPS[-1]):
+                continue
+            if attempt.number not in self._senders:
+                self._senders[attempt.number] = publisher_of(self._machine, attempt)
+                self._senders[attempt.number].start()
+            if attempt.ended is not None:
+                self._senders[attempt.number].is_over.set()

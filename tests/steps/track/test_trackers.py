@@ -1,0 +1,53 @@
+"""Who sends an attempt to MLflow: the launcher of a run on this machine, or else the task's process."""
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from made_runs import machine_of
+from tracked_runs import TrackedRun, counts, curve, rows_of, told
+
+from steps.run.machine import Machine
+from steps.run.processes import LAUNCHER
+from steps.track import trackers
+from steps.track.trackers import launcher_sending, sending
+
+TASKS_SENDERS = "_CHESS_GRPO_LAUNCHER_SENDS"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(trackers, "_SECONDS_BETWEEN", 0.01)
+    monkeypatch.setenv(TASKS_SENDERS, "")
+    monkeypatch.delenv(TASKS_SENDERS)
+    return machine_of(tmp_path)
+
+
+def test_launcher_sends_its_own_attempts_while_they_work_and_at_their_end(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = TrackedRun(machine)
+    monkeypatch.setenv(LAUNCHER, "an earlier one")
+    run.step("pretrain", curve("imitation/validation_loss", 3))
+    monkeypatch.setenv(LAUNCHER, "this one")
+    ids = iter([None, None])  # Metaflow knows the run's id only after a while.
+    with launcher_sending(machine, lambda: next(ids, run.name)):
+        run.work(attempt := run.begin("finetune"), curve("grpo/entropy", 3))
+        while "07 finetune" not in told(machine.home)["runs"]:
+            time.sleep(0.01)
+        run.step("finetune", curve("grpo/entropy", 6), attempt=attempt)
+        run.step("screen", curve("selection/verdict_elo", 2))
+    sent, wanted = told(machine.home), counts(run)
+    assert all(Counter(rows_of(sent, step)) == wanted[step] for step in ("finetune", "screen"))
+    assert not any("pretrain" in name for name in sent["runs"])
+
+
+def test_task_of_such_a_launcher_sends_nothing_and_every_other_task_does(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def senders() -> list[str]:
+        with sending(machine, attempt):
+            return [thread.name for thread in threading.enumerate() if thread.name == "MLflow"]
+
+    attempt = TrackedRun(machine).begin("finetune")
+    assert senders() == ["MLflow"]
+    with launcher_sending(machine, lambda: None):
+        assert senders() == []
