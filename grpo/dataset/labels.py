@@ -62,7 +62,6 @@ def further_positions(boards: pa.Table, games: pa.Table, *, count: int) -> Itera
 
 
 def _chosen_plies(games: pa.Table, *, known: set[str], count: int) -> dict[int, set[int]]:
-    """Return row of `games` -> plies of the chosen positions."""
     first: dict[str, tuple[int, int]] = {}
     for row, (keys, plies) in enumerate(zip(games["keys"].to_pylist(), games["label_plies"].to_pylist(), strict=True)):
         for ply in plies:

@@ -221,7 +221,6 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return measured
 
     def _update(self, measured: Measured) -> str:
-        """Take one optimizer step, or return the reason why not."""
         if not measured.is_finite:
             return "the loss is not finite"
         measured.gradient_norm = torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM).item()

@@ -35,7 +35,6 @@ def offline_page(template: str, *, title: str, data: Mapping[str, Any]) -> str:
 
 
 def _pieces() -> str:
-    """Return the pieces as SVG symbols, with ids such as `wN`."""
     names = {letter: ("w" if letter.isupper() else "b") + letter.upper() for letter in chess.svg.PIECES}
     symbols = [f'<symbol id="{names[letter]}" viewBox="0 0 45 45">{drawing}</symbol>' for letter, drawing in chess.svg.PIECES.items()]
     return f'<svg width="0" height="0" style="position:absolute" aria-hidden="true">{"".join(symbols)}</svg>'

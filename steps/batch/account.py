@@ -188,7 +188,6 @@ def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[Non
 
 @contextmanager
 def _unanswered(words: str) -> Iterator[None]:
-    """Turn an AWS error into a PassingError."""
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
 

@@ -113,7 +113,6 @@ def main(flow: Any) -> None:
 
 
 def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine) -> None:
-    """Exit with a message, not Metaflow's traceback, if the run is unknown."""
     origin = "".join(option_values(arguments, "--origin-run-id")[-1:])
     try:
         if origin:

@@ -86,7 +86,6 @@ class TrainingLoop:
         self._work.say(diagnosis.write(self._work.folder))
 
     def _begin_or_resume(self, diagnosis: LiveDiagnosis) -> None:
-        """Restore trainer and history at the newest sound checkpoint, or begin anew."""
         history = self._work.history()
         remove_leftovers(self._folder)
         self._delete_damaged(last=history[-1].step if history else -1)

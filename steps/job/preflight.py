@@ -215,7 +215,6 @@ def _is_enough(settings: Settings, preset: Settings, machine: Machine) -> bool:
 
 
 def _counted(settings: Settings, machine: Machine) -> tuple[dict[QuotaCell, int], dict[QuotaCell, int], SourceReport]:
-    """Return wanted boards, missing boards and the report, as `join_boards` would."""
     config, kept, reports = settings.boards, list[Position](), list[SourceReport]()
     excluded = excluded_positions(config.exclude)
     with EnginePool(machine.stockfish, num_processes=1, options={}) as players:  # Files give the games; no engine starts.

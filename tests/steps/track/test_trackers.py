@@ -1,4 +1,4 @@
-"""Who sends an attempt to MLflow: the launcher of a run on this machine, or else the task's process."""
+"""Sending of attempts to MLflow: by the launcher of a run on this machine, otherwise by the task's process."""
 
 import threading
 import time
