@@ -30,7 +30,7 @@ OPENING_PLIES: Final = 6
 MAX_PLIES: Final = 160
 """A longer game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Openings played at once; each gives two games, with exchanged colors.
-_STATES_PER_OPENING: Final = 40  # A low estimate, so that one batch usually suffices.
+_STATES_PER_OPENING: Final = 40  # A low estimate, so one batch usually suffices.
 _MIN_BATCHES: Final = 4  # A round may play this many batches, plus one game per wanted state, before SelfPlayError.
 _MIN_STRIDE: Final = 3  # Plies between a game's states, because neighbors are nearly equal.
 _MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
