@@ -1,10 +1,4 @@
-"""Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` then runs the preset.
-
-The check prints, for boards from random play:
-- boards per second of engine, imitation and GRPO;
-- imitation's speed, as a fraction of a matrix product's speed;
-- the difference between device and CPU (float32) in loss and gradients of one batch.
-"""
+"""Checks a GPU with preset `gpu`: speed, and agreement with the CPU. `make gpu-check` then runs the preset."""
 
 import argparse
 import os
@@ -54,7 +48,6 @@ def matmul_flops(device: torch.device, size: int, precision: torch.dtype) -> flo
 
 
 def grpo_speed(settings: Settings, policy: NetworkPolicy, dataset: DatasetStates, num_steps: int) -> float:
-    """Return states per second."""
     reference = new_policy(settings.policy, seed=0, device=policy.device)
     trainer = Trainer(NetworkProblem(reference, dataset, settings.grpo, seed=0), policy, settings.grpo, seed=0)
     return settings.grpo.states_per_step / seconds(trainer.step, policy.device, num_steps - 1)

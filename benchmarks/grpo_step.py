@@ -5,7 +5,7 @@ A transition is a sampled move with its advantage. A value table has the engine'
 The plain loop handles one state (board) at a time: one forward pass, 16 sampled moves, one engine search after each move (one thread, by
 python-chess), one backward pass. Both loops use the same network, boards and cores.
 
-The plain loop searches to depth 4, as in tests/field_notes, and, if different, to our tables' depth minus 1, because a table's search
+The plain loop searches to depth 4, as in tests/field_notes, and to our tables' depth minus 1, because a table's search
 begins before the move.
 """
 

@@ -1,6 +1,6 @@
 """Columns for the checks of a dataset: one value per board or per game.
 
-Most columns count faults of the row, so 0 is right. None: another fault of the row prevents the check.
+Most columns count faults of the row, so 0 is right. None: the check does not apply, or another fault of the row prevents it.
 
 - Label: the move to imitate, played in the game or chosen by the engine.
 - Score: the engine's centipawns or mate distance for a legal move. The value, in [0, 1], is computed from the score.
@@ -28,7 +28,7 @@ from grpo.engine.move_values import value_of
 from grpo.settings.tree import BoardsConfig
 
 WHERE: Final = "where"
-"""Column with the row's name."""
+"""Column that names the row: the FEN, or the game's id, source and offset."""
 _NO_NUMBER: Final = -1.0
 """Replaces a missing value or NaN, so the range check of [0, 1] fails."""
 
@@ -37,6 +37,15 @@ Columns = dict[str, list[Any]]
 
 
 def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
+    """Return the boards' columns. The columns below count no faults.
+
+    - `game_splits`: splits with boards of the game; 1 is right
+    - `value_error`: largest |value - value of the score|
+    - `is_flat`: 1 if all values are equal
+    - `label_loss`: best value minus value of the engine's label
+    - `label_gain`: value of a played label minus the moves' mean value
+    - `label_variance`: variance of these moves' values
+    """
     game_of = {game["game_id"]: game for game in games.select(["game_id", "num_plies", "moves"]).to_pylist()}
     splits_of: dict[str, set[str]] = {}
     for game_id, split in zip(boards["game_id"].to_pylist(), boards["split"].to_pylist(), strict=True):
@@ -156,6 +165,7 @@ def _unplayed(row: Row, game: Row | None) -> int | None:
 
 
 def game_columns(games: pa.Table, boards: pa.Table, config: BoardsConfig) -> Columns:
+    """`most_of_a_phase`: the game's boards in its most frequent phase."""
     phases_of: dict[str, Counter[str]] = {}
     for game_id, phase in zip(boards["game_id"].to_pylist(), boards["phase"].to_pylist(), strict=True):
         phases_of.setdefault(game_id, Counter())[phase] += 1

@@ -1,8 +1,7 @@
 """GRPO for chess in one file: games, move values, imitation, GRPO and a match. Takes about a minute on two cores.
 
 Imitation of engine games trains a policy, the start. GRPO trains a copy of the start, and both play a match. The value of a move is the
-mover's win probability after the move, by Stockfish. The pipeline (`flows/chess_grpo.py`) adds data, checks, checkpoints, and enough games
-to prove a gain.
+mover's win probability after the move, by Stockfish.
 """
 
 import shutil

@@ -1,7 +1,6 @@
 """Writes the policy that comes with the project: `python -m infra.included RUN`, in the folder where the run was started.
 
-RUN comes from `chess-grpo sweep laptop --seeds 71` (default settings). A change of the network or
-its features needs a new run.
+RUN comes from `chess-grpo sweep laptop --seeds 71`. A change of the network or its features needs a new run.
 """
 
 import shutil

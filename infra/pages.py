@@ -81,7 +81,6 @@ def family(metric: str) -> str:
 
 
 def costs() -> Iterator[tuple[str, ...]]:
-    """Yield rows under the header `_COSTS`."""
     num_made = {boards: SURPLUS * boards for boards in NUM_BOARDS}
     for machines in _NUM_MACHINES:
         speed = machines * BOARDS_A_SECOND
@@ -97,7 +96,6 @@ def _time(seconds: float) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return page -> new text."""
     families: dict[str, tuple[str, str]] = {}
     for name, (unit, meaning) in METRICS.items():
         families.setdefault(family(name), (unit, _brief(meaning)))

@@ -1,7 +1,4 @@
-"""Lint of the prose in docstrings, comments, messages and pages: `python -m infra.prose` prints each line to mend and exits with 1.
-
-The rules are about first words of docstrings, banned words, long sentences, and American spelling.
-"""
+"""Lint of the prose in docstrings, comments, messages and pages: `python -m infra.prose` prints each line to mend and exits with 1."""
 
 import ast
 import io

@@ -37,7 +37,7 @@ STEP: Final = Step(
 
 
 def body(work: Work) -> None:
-    # Without `freeze`, garbage collection of imported objects takes a fifth of the time that the step spends in Python.
+    # Without `freeze`, garbage collection takes a fifth of the step's time in Python.
     gc.freeze()
     settings, boards, stockfish = work.settings, work.settings.boards, work.machine.stockfish
     units = work.part.of(range(boards.num_units))

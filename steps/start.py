@@ -39,7 +39,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     if resume_from:
         origin = find_origin(resume_from, launch_of(config["settings"]).preset, machine)
         settings = resumed_settings(origin, config["keys"])
-    # A resumed run reuses the boards of the run that it resumes, so it needs no files of games.
+    # A resumed run reuses its origin's boards, so it needs no game files.
     without_files = settings.model_copy(update={"boards": settings.boards.model_copy(update={"files": (), "exclude": ()})})
     checks = preflight(settings if origin is None else without_files, machine)
     print(f"Preflight\n{table(checks)}", flush=True)
@@ -53,7 +53,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     usual = usual_seconds(runs.newest(_NUM_TIMED), launch.preset)
     job = Job(run=run, settings=plain, code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
     runs.begin_run(_facts(job, launch, settings, code, details=details, tracking=machine.shown_uri))
-    from steps.track.publish import SECONDS, publish_all  # Slow: imports MLflow.
+    from steps.track.publish import SECONDS, publish_all  # Slow.
 
     publish_all(machine, seconds=SECONDS)
     return job

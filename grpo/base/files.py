@@ -108,7 +108,7 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest; other files are not checked. Raises CorruptError."""
+    """Other files are not checked. Raises CorruptError."""
     try:
         data = (folder / MANIFEST).read_bytes()
     except OSError as error:

@@ -30,7 +30,7 @@ _PAWN, _KNIGHT, _BISHOP, _ROOK, _QUEEN, _KING = range(6)
 _RANK_3: Final = signed(chess.BB_RANK_3)
 # King's side, queen's side: squares that must be empty, the king's end square.
 _CASTLING: Final = ((chess.BB_F1 | chess.BB_G1, chess.BB_G1), (chess.BB_B1 | chess.BB_C1 | chess.BB_D1, chess.BB_C1))
-# A plane is the bitboard of all end squares that one step reaches; the step is the end's number minus the start's.
+# A step is a move's end square minus its start square (0-63). A step's plane is the bitboard of the end squares of moves with this step.
 _STEPS: Final = (
     *(sign * distance * step for sign in (1, -1) for distance in range(1, 8) for step in LINES),
     *(sign * step for sign in (1, -1) for step in KNIGHT),
@@ -57,11 +57,11 @@ _IDS: Final = torch.tensor([[[_id(plane, end, piece) for piece in _PROMOTIONS] f
 
 
 def legal_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all legal moves of N encodings [N, 71]: position [M] and action id [M], both ascending."""
+    """Return all legal moves of N encodings [N, 71]: position [M] and action id [M], sorted by position, then by id."""
     sets = sets_of(encodings_NE)
     device = encodings_NE.device
     planes = _pseudo_legal(sets, encodings_NE)
-    # Most planes are empty, so ranks with a square are found before their squares.
+    # Most planes are empty, so find the ranks (bytes) with a square, and unpack only these.
     ranks = planes.view(torch.uint8).flatten()
     some = places(ranks != 0)
     squares = places(IN_RANK.to(device).index_select(0, ranks[some].int()))
@@ -98,7 +98,7 @@ def padded_actions(encodings_NE: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def is_attacked(sets: Sets, squares: Tensor) -> Tensor:
-    """Return whether `sets.them` attack any of `squares` [N], [N] bool."""
+    """Return, for each position, whether `sets.them` attack any square of the bitboard `squares` [N]; [N] bool."""
     them = sets.them
     empty = ~(union(sets.us) | union(them))
     lines = on_lines(them)
@@ -110,7 +110,7 @@ def is_attacked(sets: Sets, squares: Tensor) -> Tensor:
 
 
 def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
-    """Return the end squares of all moves by step, [78, N] bitboards, in the order of `_STEPS`. Moves may leave our king attacked."""
+    """Return a bitboard per step of `_STEPS` and position, [78, N]: the end squares of moves, which may leave our king attacked."""
     us, them = sets.us, sets.them
     ours, theirs = union(us), union(them)
     empty, free = ~(ours | theirs), ~ours
@@ -122,7 +122,7 @@ def _pseudo_legal(sets: Sets, encodings_NE: Tensor) -> Tensor:
             planes.append(front & free)
             front = front & empty
     planes += [shifts(us[kind], steps, sign) & free for kind, steps in ((_KNIGHT, KNIGHT), (_KING, LINES)) for sign in (1, -1)]
-    files = encodings_NE[:, EN_PASSANT].long()  # 39 + file is a square of rank 6.
+    files = encodings_NE[:, EN_PASSANT].long()  # 1-8, or 0 for none; 39 + file is the square on rank 6.
     passed = torch.where(files > 0, BIT.to(files.device)[39 + files], 0)
     single = shift(us[_PAWN], UP) & empty
     double = shift(single & _RANK_3, UP) & empty
@@ -151,7 +151,7 @@ def positions_after(encodings_BE: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
     after = torch.zeros_like(before)
     after[:, :64] = (is_on * codes[:, None, None]).sum(0, dtype=torch.uint8)
     for index, ended in enumerate(RIGHT_ENDS):
-        # `^ 2` swaps the sides.
+        # Columns: our king's side, our queen's, theirs. `^ 2` swaps ours and theirs, because `CASTLING.start` is a multiple of 4.
         after[:, CASTLING.start + index ^ 2] = before[:, CASTLING.start + index] * ((touched & signed(ended)) == 0)
     jumped = (sets.jumped[:, None] & BIT.to(device)[16:24]) != 0
     after[:, EN_PASSANT] = (jumped * torch.arange(1, 9, device=device)).sum(1)

@@ -8,7 +8,7 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # Slow to import.
+if TYPE_CHECKING:  # Slow.
     import chess
 
 

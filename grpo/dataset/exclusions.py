@@ -17,7 +17,10 @@ _MAX_NAMED: Final = 20  # In the error.
 
 
 def excluded_positions(patterns: Sequence[str]) -> frozenset[str]:
-    """Return the `position_key` of each position in the files. Raises SourceError if a file or an entry cannot be read."""
+    """Return the `position_key` of each position in the files that `patterns` match.
+
+    Raises SourceError if a file or an entry cannot be read.
+    """
     bad: list[str] = []
     keys = frozenset(position_key(board) for file in find_files(patterns) for board in _boards(file, bad))
     if bad:
@@ -38,13 +41,13 @@ def _boards(file: SourceFile, bad: list[str]) -> Iterator[chess.Board]:
             elif isinstance(entry, Game):
                 yield from entry.boards
                 if entry.moves:
-                    # `boards` lacks the position after the last move, from which a game with this opening starts.
+                    # Games with this opening start after its last move, in a position that `boards` leaves out.
                     last = entry.boards[-1].copy(stack=False)
                     last.push(entry.moves[-1])
                     yield last
             elif entry.reason == Reason.NO_MOVES:  # Tags without moves. `detail` is the FEN; empty for the usual start.
                 yield chess.Board(entry.detail or chess.STARTING_FEN)
-            elif entry.reason == Reason.DRAWN_BY_CLOCK:  # With a lower clock it could be a state.
+            elif entry.reason == Reason.DRAWN_BY_CLOCK:  # With a lower half-move clock, the position could be in the dataset.
                 yield chess.Board(entry.detail)
             elif entry.reason not in _HARMLESS:
                 bad.append(str(entry))

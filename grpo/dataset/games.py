@@ -64,7 +64,7 @@ class Game:
 
 
 def standard_board(fen: str) -> chess.Board:
-    """Return a FEN's board. Raises ValueError if standard chess does not allow the position."""
+    """Raises ValueError if standard chess does not allow the position."""
     board = chess.Board(fen)
     if not board.is_valid():
         raise ValueError(f"{board.status().name} in {fen}")

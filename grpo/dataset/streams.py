@@ -1,6 +1,6 @@
 """Files of games and positions: finding, opening and hashing.
 
-Files are local or remote (S3, https, Hugging Face hub), plain or compressed (zstd, gzip, bzip2), or members of a ZIP archive.
+Files are plain, compressed (zstd, gzip, bzip2), or members of a ZIP archive.
 """
 
 import hashlib

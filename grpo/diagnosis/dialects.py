@@ -19,7 +19,7 @@ OURS: Final = "this trainer"
 _TERMS: Final = (*TERMS, *(f"{one}_{other}" for one, other in TERM_PAIRS))
 _TABLE: Final[dict[str, Any]] = tomllib.loads((files("grpo.diagnosis") / "dialects.toml").read_text(encoding="utf-8"))
 TABLES: Final[dict[str, frozenset[str]]] = {name: frozenset(columns) for name, columns in _TABLE["tables"].items()}
-"""Role -> names in any trainer's logs. For example, `runs` has the columns that name a row's run."""
+"""Role of a column (such as `runs`, which names the row's run) -> names in any trainer's logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def dialect_of(columns: Iterable[str]) -> Dialect:
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning in this dialect, or None. If this dialect is not this project's, all dialects are searched next."""
+    """Return a column's meaning, or None. If `dialect` is another trainer's and does not know the column, search all dialects."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own
@@ -98,7 +98,7 @@ def step_columns(columns: Iterable[str], dialect: Dialect) -> list[str]:
 
 @cache
 def nearest_column(column: str) -> str:
-    """Return the most similar known column; "" if none is similar.
+    """Return the most similar exact column name of other trainers; "" if none is similar.
 
     >>> nearest_column("grad_nrom")
     'grad_norm'

@@ -19,7 +19,7 @@ import numpy as np
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
-if TYPE_CHECKING:  # Slow to import.
+if TYPE_CHECKING:  # Slow.
     import pandas as pd
 
 # Pandas reads empty cells as NaN, so infinities mark logged NaN.

@@ -39,11 +39,11 @@ def start_hashes(settings: Settings) -> dict[str, str]:
 
 
 def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], tuple[list[str], list[float]]]:
-    """Return a function: board -> ([move in UCI], []). Networks give probabilities in the second list.
+    """Return a function: board -> ([move in UCI], []).
 
     The first list is empty if no answer names a legal move. The first answer is greedy; retries are sampled with a fixed seed.
     """
-    from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Transformers takes seconds to import.
+    from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Slow.
     from grpo.language.model.policy import LanguagePolicy
 
     policy = LanguagePolicy.load(folder, device)

@@ -44,7 +44,7 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
 def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
     """Read a decompressed EPD file (a position and operations per line); a broken line gives a Rejection.
 
-    The right moves are EPD's best moves `bm` (default: all legal moves) except the moves to avoid, `am`.
+    The right moves are the best moves `bm`, or all legal moves if only `am` is given, except the moves to avoid, `am`.
     """
     for entry in lines(stream, source):
         if isinstance(entry, Rejection):
@@ -74,7 +74,7 @@ def solve(player: Player, exercises: Iterable[Exercise]) -> Iterator[tuple[Exerc
     remaining, num_boards = iter(exercises), 0
     while chunk := list(islice(remaining, _AT_ONCE)):
         boards = [board for exercise in chunk for board, _ in exercise.steps]
-        # Each board has its own game number.
+        # Game numbers select random streams, so each board has its own number.
         answers = iter(player.choose(boards, range(num_boards, num_boards + len(boards))))
         num_boards += len(boards)
         for exercise in chunk:

@@ -21,7 +21,7 @@ from grpo.match.forks import Tell, in_processes
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
-if TYPE_CHECKING:  # `players` imports NumPy.
+if TYPE_CHECKING:  # Slow.
     from grpo.match.players import Player
 
 _T = TypeVar("_T")

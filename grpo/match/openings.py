@@ -81,8 +81,8 @@ def drawn_openings(book: str, *, count: int, rng: np.random.Generator, exclude: 
                 return list(drawn.values())
     raise OpeningsError(
         f"{count:,} distinct openings are needed, but only {len(drawn):,} are available: {book} has {len(entries):,} lines, of which"
-        f" {num_left_out:,} are no openings or repeat one, and {len(entries) - num_left_out - len(drawn):,} are used elsewhere (boards of"
-        " the dataset, or openings of other stages). Use a larger evaluation.opening_book, or play fewer pairs of games"
+        f" {num_left_out:,} are no openings or repeat one, and {len(entries) - num_left_out - len(drawn):,} are boards of"
+        " the dataset or openings of other stages. Use a larger evaluation.opening_book, or play fewer pairs of games"
     )
 
 

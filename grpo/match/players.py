@@ -1,4 +1,4 @@
-"""Players of a match: a random mover, a UCI engine, and a player diluted with random moves. `policy_players` has players that need torch.
+"""Players of a match. `policy_players` has the players that need torch.
 
 A player keeps one random stream per game number: game 3 of the player's next match continues game 3's stream.
 """

@@ -86,7 +86,7 @@ class PositionBatch:
         return self.features or move_features(self.encodings, self.action_ids, self.is_legal, self.repeats)
 
     def replies(self, rows: Tensor, columns: Tensor) -> MoveFeatures:
-        """Return the features of all replies to M moves, in `columns` [M] of the boards `rows` [M]."""
+        """Return the features of all replies to M moves. Move m is column `columns[m]` of board `rows[m]`."""
         return find_replies(self.encodings, self.action_ids, self.cached_replies, rows, columns)
 
     def with_features(self) -> Self:
@@ -138,8 +138,8 @@ class MoveDistribution:
     def sample_at(self, uniforms_BG: Tensor) -> Tensor:
         """Sample by inverse transform from uniform float64 numbers in [0, 1). Return columns, [B, G] int64 on the CPU."""
         cumulated = self.probs.double().cpu().cumsum(1)
-        # Uniform numbers are at most 1 - 2**-53, so the rounded product is below the total: no column is past the last move. `right` skips
-        # moves of probability 0.
+        # The total times the largest uniform number, 1 - 2**-53, rounds to less than the total, so no column is past the last move. `right`
+        # skips moves of probability 0.
         return torch.searchsorted(cumulated, uniforms_BG * cumulated[:, -1:], right=True)
 
     def best(self) -> Tensor:

@@ -15,7 +15,7 @@ from grpo.base.files import CorruptError, read_json, sha256_text, write_json
 from grpo.settings.kinds import KINDS
 
 WEIGHTS: Final = "policy.safetensors"
-"""Weights file of a chess network. Transformers names a language model's weights file."""
+"""Weights file of a chess network. The library `transformers` names a language model's weights file."""
 FACTS: Final = "facts.json"
 
 
@@ -25,7 +25,7 @@ class IncompatibleError(PlainError, RuntimeError):
 
 @cache
 def action_table_hash() -> str:
-    from grpo.board.actions import ACTIONS  # Imports numpy.
+    from grpo.board.actions import ACTIONS  # Slow.
 
     return sha256_text(" ".join(move.uci() for move in ACTIONS))
 

@@ -19,7 +19,7 @@ class Kind:
     """The `repr` enters the hashes by which steps find stored outputs. Fields that no output depends on have `repr=False`."""
 
     module: str
-    """Dotted name of a module with three functions, imported when needed, because torch takes seconds to import:
+    """Dotted name of a module with three functions, imported when needed (slow):
 
     - `check(settings)` returns a line for the checks before a run; raises a PlainError if the run cannot start.
     - `start_hashes(settings)` returns name -> hash of initial files that the settings do not determine, such as a given model's.

@@ -35,7 +35,7 @@ LANGUAGE_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
         "recovery": "stop",
     },
 }
-"""Section -> defaults. GRPO's learning rate, clipping and KL come from the failed runs in tests/field_notes."""
+"""Section -> defaults. GRPO's learning rate, clipping and KL are from tests/field_notes, where a run with larger values exploded."""
 
 
 class LanguageConfig(Section):
@@ -53,7 +53,7 @@ class LanguageConfig(Section):
     lists_moves: bool = True
     """Whether an answer lists five moves with evaluations before the best move, as RookWorld's do, or has the best move alone."""
     legal_moves: bool = True
-    """Whether moves are decoded under a mask of legal moves, in training and in games; false trains as RookWorld does."""
+    """Whether moves are decoded under a mask of legal moves, in training and in games; false allows all tokens, as RookWorld does."""
     environment_share: Probability = 0.25
     """Fraction of examples and prompts with the environment task."""
     num_history_moves: Annotated[int, Field(ge=0, le=40)] = 10
@@ -68,13 +68,13 @@ class LanguageConfig(Section):
     kl_warmup_steps: Annotated[int, Field(ge=0)] = 500
     """Steps of the KL coefficient's linear warm-up."""
     reward_warmup_steps: Annotated[int, Field(ge=0)] = 200
-    """Steps of the linear warm-up of the reward's parts other than `structure` and `parsing`, which score an answer's form."""
+    """Steps over which the reward's chess parts rise linearly to full weight; parts for form (`structure`, `parsing`) have it at once."""
 
     max_questions: Annotated[int, Field(ge=1, le=20)] = 3
     """Maximum answers per move in a game. After an answer without a legal best move, the next is sampled at T = 1; after the last, the
     game is lost."""
     num_heldout_boards: Count = 150
-    """Held-out boards for regret, equally many per phase. An answer takes about 50 forward passes."""
+    """Held-out boards for regret, equally many per phase. Each board takes several answers of about 50 forward passes."""
 
 
 def model_folder(model: str) -> Path | None:
@@ -88,7 +88,7 @@ def model_folder(model: str) -> Path | None:
 
 
 def refuse_for_language(language: LanguageConfig, grpo: GrpoConfig, imitation_rate: float | None) -> None:
-    """Raise ValueError for settings of `[grpo]` that only networks have, and for a learning rate that destroys a pretrained model."""
+    """Raise ValueError for settings of `[grpo]` that only networks have, and for an imitation rate that destroys a pretrained model."""
     wrong = {
         "num_own_moves must be 1": grpo.num_own_moves != 1,
         "self_play_fraction must be 0": grpo.self_play_fraction > 0,

@@ -15,8 +15,8 @@ Z95: Final = 1.959964  # Half-width of a 95 % interval in standard errors.
 REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
 """Half-widths, in standard errors, of two intervals: one after half of the sample, one at its end.
 
-Both contain the truth with probability 95 %, so games may stop after the first (O'Brien and Fleming, Biometrics 35, 1979; 1.977: Jennison
-and Turnbull, Group Sequential Methods, 2000, table 2.3).
+Both at once contain the truth with probability 95 %, so games may stop after the first (O'Brien and Fleming, Biometrics 35, 1979; 1.977:
+Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3).
 """
 _NORMAL: Final = NormalDist()
 
@@ -116,7 +116,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """Return a proportion's 95 % interval (E. B. Wilson, JASA 22, 1927)."""
-    from scipy import stats  # Importing scipy takes a second.
+    from scipy import stats  # Slow.
 
     low, high = stats.binomtest(successes, trials).proportion_ci(method="wilson")
     return float(low), float(high)
@@ -173,7 +173,7 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
 
 
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
-    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER). Other seeds' effect is left out.
+    """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER). Differences between seeds are not covered.
 
     >>> pooled = within_runs([Estimate(value=10.0, low=7.0, high=13.0), Estimate(value=20.0, low=16.0, high=24.0)])
     >>> pooled.value, pooled.low, pooled.high

@@ -1,6 +1,5 @@
 """Control of training: temperature, loss coefficients and learning rate of each rollout; recovery or stop if entropy is critical (too low).
 
-- Step: one rollout and its optimizer steps.
 - Entropy: of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
 - Recovery: steps whose loss also has KL(reference || policy), until mean entropy is at least `HEALTHY_ENTROPY`.

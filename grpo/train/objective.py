@@ -241,12 +241,12 @@ class Measured:
 
 
 def assert_on_policy(measured: Measured, *, max_log_ratio: float) -> None:
-    """Raise InvariantError unless, up to rounding, all ratios are 1 and KL(old || new) is 0, as before any optimizer step."""
+    """Raise InvariantError unless, up to rounding, all ratios are 1 and KL(old || new) is 0."""
     worst = max(abs(math.log(ratio)) if ratio > 0 else math.inf for ratio in measured.ratios)
     # A NaN makes the comparison false, so it raises too.
     if not (worst <= max_log_ratio and abs(measured.kl_old) <= _KL_OF_RATIO * max_log_ratio and measured.clipped == 0):
         raise InvariantError(
             f"before the first update, scored and sampled probabilities differ: largest |log ratio| {worst:.3g}, KL(old)"
             f" {measured.kl_old:.3g}, clip fraction {measured.clipped:.3g}; all must be 0. Sampling and loss use different temperatures,"
-            " weights, masks or modes, so the trained policy is not the one that plays"
+            " weights, masks or modes"
         )

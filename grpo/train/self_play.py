@@ -30,8 +30,8 @@ OPENING_PLIES: Final = 6
 MAX_PLIES: Final = 160
 """A longer game is cut off."""
 _MIN_OPENINGS_PER_BATCH: Final = 32  # Openings played at once; each gives two games, with exchanged colors.
-_STATES_PER_OPENING: Final = 40  # Most openings give more.
-_MIN_BATCHES: Final = 4  # A round fails after the games of this many batches, plus one game per wanted state.
+_STATES_PER_OPENING: Final = 40  # A low estimate, so one batch usually suffices.
+_MIN_BATCHES: Final = 4  # A round may play this many batches, plus one game per wanted state, before SelfPlayError.
 _MIN_STRIDE: Final = 3  # Plies between a game's states, because neighbors are nearly equal.
 _MAX_STATES_PER_GAME: Final = 32  # Long games have many aimless moves.
 _POSITIONS: Final = ("encodings", "action_ids", "is_legal", "repeats")  # Fields of `PositionBatch` that a checkpoint stores.
@@ -60,7 +60,8 @@ class SelfPlay:
     """Keys (`position_key`) of positions that must not be states."""
     num_processes: int
     prepared: Callable[[PositionBatch], PositionBatch]
-    """`NetworkPolicy.prepared` of the KL's frozen policy, because the trained policy's would round otherwise after a resume."""
+    """`NetworkPolicy.prepared` of the KL's frozen policy. After a resume, the trained policy would cache other replies, which changes
+    rounding."""
     say: Callable[[str], None]
     _round: int | None = None
     _states: States | None = None
@@ -78,7 +79,7 @@ class SelfPlay:
         return states_of_step(self._states, step_of_round, self.size, seed=self.seed, order=order, images=images)
 
     def round_metrics(self) -> dict[str, float]:
-        """Return the round's metrics in its first step, or if the last call of `states` played the round; otherwise {}."""
+        """Return the last round's metrics; {} after `restore`, or once `states` has returned a later step of the round."""
         return dict(self._metrics)
 
     def state(self) -> dict[str, Tensor]:
@@ -165,7 +166,10 @@ def random_openings(count: int, *, max_plies: int, rng: np.random.Generator) -> 
 
 
 def taken_plies(num_plies: int, rng: np.random.Generator) -> range:
-    """Return the plies before which positions become states. Ply 0 is left out, because the policy did not choose the opening."""
+    """Return a game's plies, from 0, whose positions (before the move) become states.
+
+    Ply 0 is left out, because the policy did not choose the opening.
+    """
     # `-(-a // b)` rounds up. `| 1` makes the stride odd, which takes both players' positions.
     stride = max(_MIN_STRIDE, -(-(num_plies - 1) // _MAX_STATES_PER_GAME)) | 1
     return range(1 + int(rng.integers(stride)), num_plies, stride)

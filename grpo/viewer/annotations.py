@@ -27,7 +27,7 @@ class MoveNote:
         return None if move is None or move not in self.scores else win_chance(self.scores[move])
 
     def best(self) -> str | None:
-        """Return the move of highest win probability, of equals (such as mates) the first; None if the search failed."""
+        """Return the move of highest win probability, or the first of several (every mate counts 1); None if the search failed."""
         return max(self.scores, key=lambda move: win_chance(self.scores[move]), default=None)
 
 
@@ -45,7 +45,7 @@ def round_number(index: int) -> str:
 def annotate(result: MatchResult, policies: Policies, pool: EnginePool, *, depth: int) -> dict[int, AnnotatedGame]:
     """Return the highlights with notes, by index of the game. The engine searches every legal move to `depth` plies.
 
-    `pool` needs `move_values.engine_options()`. Raises EngineError if too many searches fail.
+    The engines of `pool` must run with `move_values.engine_options()`. Raises EngineError if too many searches fail.
     """
     games = ((index, result.games[index], why) for index, why in choose_highlights(result).items())
     return {index: AnnotatedGame(why=why, notes=_notes(game, policies, pool, depth=depth)) for index, game, why in games}

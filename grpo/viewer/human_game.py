@@ -98,7 +98,7 @@ class HumanGame:
         self.board.pop()
 
     def resign(self) -> None:
-        """End the game as the person's loss. Raises MoveError."""
+        """Raises MoveError."""
         self._refuse_if_over()
         self._resigned = self.person_is_white
 

@@ -28,8 +28,8 @@ def event_pgn(
 ) -> str:
     """Return the games of all `results` as PGN.
 
-    - Tag `AdjudicatedResult`: result after an engine judged a draw by repetition, fifty moves or ply cap
-    - Tags `WhiteAnswers` and `BlackAnswers`: counts of a player's answers
+    - Tag `AdjudicatedResult`: an engine's result for the last position of a draw by repetition, fifty moves or ply cap
+    - Tags `WhiteAnswers` and `BlackAnswers`: counts of all, unreadable, illegal and repeated answers, if known
     - `facts`: extra tags
     - `annotated`: index of a game, counted over all `results` -> notes. Tag `Chosen`: rule that chose the game
 

@@ -30,7 +30,7 @@ from steps.run.versions import CODE, describe_code
 from steps.track.trackers import launcher_sending
 
 _MAX_MINUTES: Final = {"training": 2_880, "games": 720, "others": 720}  # By `Step.resources`; limits the cost of a hang.
-_NUM_RETRIES: Final = 3  # Retries per task; none after the exit code NO_RETRY (a lasting PlainError).
+_NUM_RETRIES: Final = 3  # Per task; none after the exit code `processes.NO_RETRY` (another try cannot help).
 
 
 def name_store() -> None:
@@ -42,7 +42,7 @@ def name_store() -> None:
 class Deployment(FlowMutator):  # type: ignore[misc]
     """Decorates each step of a run on AWS Batch or Kubernetes with the settings' `resources`.
 
-    A run on this machine gets only the launcher's token. The token shows whether the launcher (process of `run` or `resume`) still lives.
+    A run on this machine gets only a token, which shows whether the launcher (process of `run` or `resume`) still lives.
     """
 
     def mutate(self, mutable_flow: Any) -> None:
@@ -52,7 +52,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
                 os.environ[LAUNCHER] = own_token()
             return
         if not is_container(os.environ):
-            # For containers, which have no git.
+            # Containers have no git, so the launcher describes the code.
             os.environ.setdefault(CODE, json.dumps(describe_code()))
         config = next(value for name, value in mutable_flow.configs if name == "settings")
         resources = Settings.model_validate(config.to_dict()["settings"]).resources
@@ -68,7 +68,7 @@ class Deployment(FlowMutator):  # type: ignore[misc]
             if place != "batch":
                 continue
             # `--with batch` has decorated the step already, so Metaflow would ignore this decorator without OVERRIDE. A task adds the
-            # decorator again, because Metaflow does not pass decorators to child processes. The spot monitor needs this decorator.
+            # decorator again, because Metaflow does not pass decorators to child processes, and the decorator starts the spot monitor.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
             step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
@@ -101,7 +101,7 @@ def main(flow: Any) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(signal_number) is not signal.SIG_IGN:
             signal.signal(signal_number, _stop)
-    # Without a store in S3, all tasks work on this machine. With one, a task's journal may be on another machine.
+    # With a store in S3, journals may be on other machines, so each task sends its own.
     sending = nullcontext() if machine.store else launcher_sending(machine, lambda: current.run_id)
     try:
         with sending:
@@ -121,15 +121,16 @@ def _refuse_unknown_origin(flow: str, arguments: Sequence[str], machine: Machine
         store = Store.of(machine)
         newest = ", ".join(run.name for run in Runs(store).all()[:3]) or "none"
         raise SystemExit(
-            f"resume: Metaflow has no run {origin!r} ({get_metadata()}). Metaflow keeps a local run in .metaflow of the folder in which the"
-            f" run was started: go to that folder, or correct the id. Newest runs of {store}: {newest} (`chess-grpo runs` lists all)"
+            f"resume: Metaflow has no run {origin!r} ({get_metadata()}). Metaflow keeps a local run in .metaflow of the folder where the"
+            f" run was started: go there, or correct the id. Newest runs of {store}: {newest} (`chess-grpo runs` lists all)"
         ) from None
 
 
 def _explain(machine: Machine) -> None:
     """Print the failed step, and the command that resumes the run.
 
-    After a PlainError, the command starts a new run instead, because the cause may be a setting, and `resume` keeps the settings.
+    After a PlainError (an error without `IN_LOG`), the command starts a new run, because the cause may be a setting, which `resume` keeps.
+    A new run with `--fresh` repeats all steps, so the message then names `resume` too.
     """
     runs, places, start_command = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     run_ids = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
@@ -151,7 +152,10 @@ def _explain(machine: Machine) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    """Print the command that resumes the run, and exit. Then the kernel sends SIGTERM to the tasks; `finetune` saves a checkpoint."""
+    """Print the command that resumes the run, and exit.
+
+    The exit sends the tasks SIGTERM (`end_with_parent`), on which `finetune` saves a checkpoint.
+    """
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_DFL)
     with suppress(PlainError):  # If the store fails, the command `runs` shows a lost process, not a stop.

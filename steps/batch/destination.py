@@ -32,8 +32,8 @@ class DestinationError(PlainError, RuntimeError):
 def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return where a command's tasks run: one of `PLACES`, or "" for this machine.
 
-    In a container, the place is the container's. Otherwise the command names the place: `--with PLACE`, `argo-workflows` (Kubernetes), or
-    `PLACE step NAME`, Metaflow's internal command for one task.
+    A container's variable (`BATCH_JOB` or `POD`) shows the place. Otherwise the command names the place: `--with PLACE`, `argo-workflows`
+    (Kubernetes), or `PLACE step NAME`, Metaflow's internal command for one task.
     """
     for variable, place in ((BATCH_JOB, "batch"), (POD, "kubernetes")):
         if variable in environment:
@@ -44,9 +44,9 @@ def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def reachable(environment: Mapping[str, str]) -> str:
-    """Return the address of the tracking store, without a try of the network.
+    """Return the tracking store's address, without contacting the store.
 
-    Raises DestinationError if other machines cannot reach the address, or if this or WANDB_BASE_URL has a name, password or query.
+    Raises DestinationError if other machines cannot reach the address, or if the address or WANDB_BASE_URL has a user, password or query.
     """
     address = environment.get(_TRACKING, "")
     if reason := _not_reached(address):
@@ -73,7 +73,7 @@ def _not_reached(address: str) -> str:
 
 
 def forwarded(environment: Mapping[str, str], task: TaskResources, place: str) -> dict[str, str]:
-    """Return a task's environment variables. `reachable` has refused addresses that hold secrets."""
+    """Return a task's environment variables. Call `reachable` first, because it refuses addresses with secrets."""
     facts = {"CHESS_GRPO_DEVICE": "cuda" if task.num_gpus else "cpu", "CHESS_GRPO_THREADS": str(task.num_cpus), LAUNCHER: place}
     return {name: environment[name] for name in _BY_VALUE if environment.get(name)} | facts
 

@@ -1,7 +1,4 @@
-"""The loop around the GRPO trainer. A killed run resumes from a checkpoint, and ends with the same output as an undisturbed run.
-
-The progress folder has the journal (all records), `checkpoints/` and, after training, the report.
-"""
+"""The loop around the GRPO trainer. A killed run resumes from a checkpoint, and ends with the same output as an undisturbed run."""
 
 import math
 import os

@@ -38,7 +38,7 @@ class Origin(OriginFacts):
 
     settings: dict[str, Any]
     outputs: dict[str, StepOutput]  # By step.
-    known: dict[str, str]  # `data`, `verdict` or `findings` -> a line of text, if known.
+    known: dict[str, str]  # Known lines about the run: `data` (dataset), `verdict`, `findings` (diagnosis).
 
 
 class Job(TypedDict):
@@ -46,7 +46,7 @@ class Job(TypedDict):
 
     run: str  # Metaflow's run id.
     settings: dict[str, Any]
-    code: dict[str, Any]  # `CodeFacts`, and `fresh`: the run id with `--fresh` (reuse no output), else "".
+    code: dict[str, Any]  # `CodeFacts`, and `fresh`: the run's id if `--fresh` forbids reuse of outputs, else empty.
     origin: Origin | None  # None for a new training.
     usual: dict[str, float]  # Step -> seconds in earlier runs of the preset.
 
@@ -56,8 +56,13 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
 
     `name` is `peak` or `champion` of the preset, a version in the registry, RUN (the run's peak) or RUN/STEP.
 
-    Raises NotFoundError if the policy, run or checkpoint does not exist. Raises ResumeError if the origin has no output of a needed step,
-    or a champion's run is not in the store; also ForeignError, TrackingAwayError and CorruptError.
+    Raises:
+    - NotFoundError: no such policy, run or checkpoint exists.
+    - ResumeError: the origin has no output of a needed step, or a champion's run is not in the store.
+    - IncompatibleError: this code cannot use the policy.
+    - ForeignError: this code cannot read the registered version.
+    - TrackingAwayError: MLflow does not answer.
+    - CorruptError: a file is damaged.
     """
     store, named = Store.of(machine), named_policy(name, machine, role=PEAK, preset=preset)
     if named.run is None:
@@ -67,7 +72,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 f"--resume-from {name} is a {named.part}, which has no checkpoint in MLflow: resume from {named.version.preset}/{PEAK}, or"
                 f" set CHESS_GRPO_STORE to the store that has run {named.run_id}"
             )
-        from steps.track.registry import fetch_origin  # Imports MLflow: seconds.
+        from steps.track.registry import fetch_origin  # Slow.
 
         settings, outputs, known = fetch_origin(named.version, machine)
     else:
@@ -80,11 +85,11 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 finish = resume_command(named.run_id, named.run.places)
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
-    outputs["build_boards"] = outputs["join_boards"]  # Stands for all tasks' outputs.
+    outputs["build_boards"] = outputs["join_boards"]  # The joined output stands for the parallel tasks' outputs.
     if named.version is not None and "/" not in name:
         name = f"{named.version.preset}/{name}"  # The printed command has no preset, so the name needs one.
     origin = Origin(name=name, run=named.run_id, step=named.policy_step, settings=dict(settings), outputs=outputs, known=known)
-    policy_facts(store.open(outputs["pretrain"]))  # Raises IncompatibleError if this code numbers moves differently.
+    policy_facts(store.open(outputs["pretrain"]))  # Raises IncompatibleError.
     origin_checkpoint(origin, store)  # Raises NotFoundError or CorruptError.
     return origin
 
@@ -102,7 +107,7 @@ def resumed_settings(origin: Origin, keys: Mapping[str, Any]) -> Settings:
         lines = [f"  {name}: origin {_shown(changed[name][0])}, now {_shown(changed[name][1])}" for name in refused]
         allowed = {name: changed[name][1] for name in changed if name not in refused}
         raise ResumeError(
-            f"--resume-from {origin['name']}: a resumed run has the boards, the moves and the network of run {origin['run']}:\n"
+            f"--resume-from {origin['name']}: a resumed run must keep the boards, moves and network of run {origin['run']}. Refused:\n"
             + "\n".join(lines)
             + f"\nWithout these changes it works: {_command(origin['name'], allowed)}"
         )

@@ -199,7 +199,7 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
-        from steps.run.outside import OUTSIDE  # Imports numpy.
+        from steps.run.outside import OUTSIDE  # Slow.
 
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
@@ -222,7 +222,7 @@ class _Task:
     def _live_card(self) -> "LiveCard | None":
         if (page := getattr(import_module(f"steps.{self.step.name}"), "card", None)) is None:
             return None
-        from steps.cards.live import LiveCard  # Imports Metaflow.
+        from steps.cards.live import LiveCard  # Slow.
 
         return LiveCard(self.step.name, page, self.job["settings"])
 

@@ -1,8 +1,8 @@
 """Copies in S3 of outputs (folders of finished steps) and progress (folders of unfinished steps).
 
 - `outputs/STEP/VERSION/HASH/`: an output's files and the manifest (name -> hash); HASH is the hash of the manifest.
-- `progress/STEP/VERSION/NUMBER-RANDOM/`: progress, files named by hash, and the index (name -> hash). The highest NUMBER is the latest;
-  times do not order copies, because clocks differ.
+- `progress/STEP/VERSION/NUMBER-RANDOM/`: progress, files named by hash, and the index (name -> hash). The highest NUMBER is the latest,
+  because clocks differ.
 
 VERSION is a hash of all that the output depends on. The manifest or index is uploaded last; a copy without it is incomplete.
 """

@@ -17,8 +17,8 @@ from steps import STEPS
 class Variant:
     """A step for one kind of policy.
 
-    The `repr` enters the step's version, a hash of all that the output depends on. The `repr` leaves out settings, whose values the
-    version has, and metrics, which change no output.
+    The `repr` enters the step's version (a hash). The `repr` leaves out settings, whose values the version has, and metrics, which change
+    no output.
     """
 
     module: str  # Dotted name. The module's `body` computes the output.

@@ -49,7 +49,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Self:
-        """Read the environment. Raises MachineError."""
+        """Raises MachineError."""
         require_home()
         home = Path(os.environ.get("CHESS_GRPO_HOME") or ".chess_grpo").resolve()
         return cls(

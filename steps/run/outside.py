@@ -19,7 +19,7 @@ from steps.run.step import Outside, step_of
 
 
 def _device(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    from steps.run.device import device_facts  # Torch takes seconds to import.
+    from steps.run.device import device_facts  # Slow.
 
     return {"device": device_facts(machine)}
 
@@ -34,7 +34,7 @@ def _sources(settings: Settings, machine: Machine) -> dict[str, str]:
 
 
 def unread_by_pretrain(kind: str) -> dict[str, Any]:
-    """Return name -> default of the settings in a kind's section that `pretrain` does not read, but saves in the policy's folder."""
+    """Return name -> default of the settings in a kind's section that `pretrain` does not read. The saved policy has these defaults."""
     section, reads = KINDS[kind].section, step_of("pretrain").reads_for(kind)
     fields = type(getattr(Settings(), section)).model_fields if section else {}
     return {name: field.default for name, field in fields.items() if not is_within(f"{section}.{name}", reads)}
@@ -54,7 +54,7 @@ def _book(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG0
 
 
 def _defaults(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    """The defaults count, because pages show defaults."""
+    """Hash the defaults, which the report shows beside the run's settings."""
     defaults = flattened(Settings.model_validate({"policy": {"kind": settings.policy.kind}}).model_dump(mode="json"))
     return {"defaults": sha256_json({name: value for name, value in defaults.items() if not is_within(name, IN_NO_VERSION)})}
 

@@ -15,7 +15,7 @@ RESUMABLE: Final = 75  # Exit code after which a retry resumes from the last che
 # Variable with the token of the process that started or resumed the run. Tasks on other machines get an item of `PLACES` instead.
 LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER"
 PLACES: Final = ("batch", "kubernetes")  # Values of Metaflow's option `--with` for tasks on other machines.
-PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"  # Variable with the parent process's id.
+PARENT_VARIABLE: Final = "_CHESS_GRPO_PARENT"
 _SIGTERM_CODE: Final = 128 + signal.SIGTERM
 _MACHINE: Final = Path("/etc/machine-id")
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")

@@ -264,7 +264,7 @@ class Runs:
         self._store = store
 
     def begin_run(self, facts: RunFacts) -> None:
-        """Record that a run starts. A second call changes nothing."""
+        """A second call changes nothing."""
         marks = self._marks()
         if facts["run"] not in marks:
             self._store.create(f"marks/{facts['run']}/{max((mark.order for mark in marks.values()), default=0) + 1}.order", {})

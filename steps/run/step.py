@@ -1,8 +1,8 @@
 """Declaration of a pipeline step: `STEP` in the step's file.
 
-- Version: hash of all that a step's output depends on.
+- Version: hash of a step's name, code and packages, and of the values of its declared settings and inputs.
 - Kind: `network` or `language` (`policy.kind`).
-- Origin: the run whose checkpoint a run with `--resume-from` begins with.
+- Origin: the earlier run that `--resume-from` names; the new run begins with its checkpoint.
 - Registry: MLflow's list of policies, such as `champion` (the best, to play) and `peak` (a checkpoint, to resume from).
 """
 
@@ -44,10 +44,10 @@ class Outside(StrEnum):
 
     ENGINE = "engine"
     DEVICE = "device"
-    SOURCES = "sources"  # Game files, excluded positions, engine.
+    SOURCES = "sources"  # Sources of the dataset: game files, excluded positions, engine.
     BOOK = "book"
     MODEL = "model"  # Initial language model, before `pretrain`.
-    DEFAULTS = "defaults"  # Default settings, which pages show.
+    DEFAULTS = "defaults"  # Default settings, which the report shows beside the run's.
 
 
 class OfRun(StrEnum):
@@ -61,8 +61,6 @@ class OfRun(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """The version covers the name, and the values of the declared settings and inputs."""
-
     name: str  # Name of the file, which has `body` (computes the output) and `card` (draws it).
     says: str  # Sentence for trackers.
     reads: tuple[str, ...] = ()  # Sections and dotted names of settings. `body` gets no others.
@@ -70,7 +68,7 @@ class Step:
     inputs: tuple[StepName, ...] = ()
     outside: tuple[Outside, ...] = ()
     of_run: tuple[OfRun, ...] = ()
-    joins: str = ""  # Pattern of the files that this step joins from parallel tasks.
+    joins: str = ""  # Pattern (`fnmatch`) of the files in parallel tasks' outputs that this step joins.
     shows: tuple[str, ...] = ()  # Metrics in the terminal.
     pages: tuple[str, ...] = ()  # Files of the output in MLflow, if they exist.
     headlines: tuple[str, ...] = ()  # Metrics that MLflow shows at the run.

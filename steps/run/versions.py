@@ -29,7 +29,7 @@ class CodeFacts(TypedDict):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepVersion:
     version: str
-    parts: Mapping[str, Any]  # The version is a hash of these parts.
+    parts: Mapping[str, Any]
 
 
 def step_version(

@@ -128,7 +128,7 @@ class Work:
 
 
 def read_history(folder: Path) -> list[Record]:
-    """Return a finished step's records. Raises CorruptError."""
+    """Raises CorruptError."""
     path = folder / HISTORY
     return [record_of(parse_json_object(line, path), path) for line in path.read_bytes().splitlines()]
 
@@ -169,7 +169,7 @@ def record_row(record: Record) -> dict[str, Any]:
 
 
 def record_of(row: Mapping[str, Any], place: object = "a row") -> Record:
-    """Return a row's record. Raises CorruptError, which names `place`."""
+    """Raises CorruptError, which names `place`."""
     metrics = {name: value for name, value in row.items() if name not in ("step", "events")}
     try:
         events = tuple(Event(**event) for event in row.get("events", ()))

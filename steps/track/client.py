@@ -15,7 +15,7 @@ from steps.track.outages import TrackingAwayError, TrackingRefusedError
 
 # MLflow reads some variables only at its import. The defaults send telemetry and wait 244 s for a dead server.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-# No retries: a request that timed out may have created a run, and a retry would create a second one.
+# No retries, because a request that timed out may have created a run.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")

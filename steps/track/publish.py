@@ -32,7 +32,7 @@ from steps.track.registry import register
 from steps.track.sender import journal_of
 
 # isort: split
-# After `steps.track.client`, which sets variables that MLflow reads only at its import.
+# After `steps.track.client`, which sets variables for MLflow's import.
 from mlflow.entities import Dataset as LoggedDataset
 from mlflow.entities import DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.entities import Run as Logged

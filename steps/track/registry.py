@@ -4,7 +4,7 @@ A finished run registers its champion (the policy to play) and its peak (the che
 there is none, or if it beat the current one in games. A peak's score, in points per game, is against the run's initial (pretrained) policy;
 the lower bound is of the score's 95 % interval. A peak becomes `peak` if
 - the interval is not entirely below 0.5, the score of equal policies,
-- no other peak with the same initial policy has a better lower bound, or is older with an equal one (a peak without games has the worst),
+- its lower bound is the highest of all peaks with the same initial policy (the older wins a tie; a peak without games has the lowest),
 - it has played games, or there is no current peak with the same initial policy, and
 - the current peak has the same initial policy or is older: scores against different policies cannot be compared, so the newer wins.
 
@@ -52,7 +52,7 @@ from steps.track.client import CHILD, RUN, TrackingStore, ignore_existing, long_
 from steps.track.outages import failures_of
 
 # isort: split
-# After `steps.track.client`, which sets variables that MLflow reads only at its import.
+# After `steps.track.client`, which sets variables for MLflow's import.
 from mlflow.entities import Run as Logged
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
@@ -106,7 +106,7 @@ class Version:
     output_hash: str  # Hash of the output of `select`.
     policy_step: int  # GRPO step; 0 is the pretrained policy.
     source: str = ""  # Address in MLflow.
-    weights: str = ""  # Hash; empty for a peak that is neither initial policy nor in confirmation games.
+    weights: str = ""  # Hash; empty for a peak that is neither the initial policy nor the run's candidate.
     initial_weights: str = ""  # Hash.
     # Interval of the score against the initial policy, in [0, 1]; None for a champion, or a peak without games.
     low: float | None = None
@@ -115,7 +115,7 @@ class Version:
 
 
 def named(name: str, machine: Machine) -> dict[str, Version | ForeignError]:
-    """Return preset -> version called `name` (an alias, or such as `v7`), as a ForeignError if this code cannot read the version.
+    """Return preset -> version called `name` (an alias, or such as `v7`). An unreadable version is returned as a ForeignError.
 
     Raises TrackingAwayError.
     """
@@ -186,7 +186,7 @@ def _file_names(files: ArtifactRepository, folder: str) -> Iterator[str]:
 def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], dict[str, StepOutput], dict[str, str]]:
     """Copy the outputs behind a registered peak from MLflow into the store. Raises as `fetch`.
 
-    Returns the settings, step -> output, and lines about `data`, `verdict` and `findings` of the run that made the peak.
+    Returns the settings, step -> output, and `summary_of` (lines about dataset, verdict and diagnosis) of the run that made the peak.
     """
     folder, store, outputs = fetch(version, machine), Store.of(machine), dict[str, StepOutput]()
     path = folder / "origin" / ORIGIN
@@ -198,7 +198,7 @@ def fetch_origin(version: Version, machine: Machine) -> tuple[dict[str, Any], di
         facts = of_output(verified_manifest(source), step, step_version, source)
         outputs[step] = _store_output(store, step, step_version, facts, {".": source})
     if version.policy_step != PRETRAINED_STEP:
-        # The output has only the peak's checkpoint, so the version is the beginning of the checkpoint's hash.
+        # This output has only one of `finetune`'s checkpoints, so its version differs: the beginning of the checkpoint's hash.
         output_hash = read_manifest(folder / "policy")["output_hash"]  # `fetch` has checked the files.
         facts = {"parts": {"step": "finetune", "checkpoint": output_hash}, "code": origin["code"]}
         checkpoint = f"{CHECKPOINTS}/{checkpoint_name(version.policy_step)}"
@@ -268,7 +268,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
     """Log a model; a peak's model has the outputs that a resumed run needs. Return address, and hash of the files' hashes."""
-    from steps.track.mlflow_model import POLICY, write_model  # MLflow's flavors take seconds to import.
+    from steps.track.mlflow_model import POLICY, write_model  # Slow.
 
     selected, path = run.output_of("select"), f"policies/{role}"
     assert selected is not None

@@ -87,7 +87,7 @@ def moves_with_retries(
     """Return one reply per board. A reply has no move if no answer names a legal move.
 
     The first answer is sampled at `temperature`, or greedy for None. Retries are sampled at temperature 1, because a greedy retry would
-    repeat the answer. Each board has its own stream.
+    repeat the answer.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     config = generator.config
@@ -134,10 +134,7 @@ class LanguageMoveFinder:
         self._generator = generator
 
     def find(self, board: chess.Board, *, allowed: frozenset[str], options: UciOptions, seed: int, num_games: int) -> UciSearchResult:
-        """Return the first allowed legal move that an answer names, or resign.
-
-        `seed`, `num_games` (the game's number) and the ply select the random stream, so a repeated UCI `go` gives the same move.
-        """
+        """Return the first allowed legal move that an answer names, or resign. A repeated UCI `go` gives the same move."""
         temperature = None if options.temperature == BEST_MOVE else options.temperature
         stream = numpy_stream(seed, "uci", num_games, board.ply())
         (reply,) = moves_with_retries(self._generator, [board], temperature=temperature, streams=[stream], allowed=allowed)

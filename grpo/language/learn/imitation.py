@@ -1,6 +1,7 @@
 """Imitation before GRPO: a language model learns to write the examples' target answers.
 
-The loss is the cross-entropy of the answers' tokens, end token included, under the mask of sampling (`grpo.language.generate.legal_moves`).
+The loss is the cross-entropy of the answers' tokens, end token included. As in sampling, tokens outside the mask
+(`grpo.language.generate.legal_moves`) have probability 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -86,6 +87,6 @@ def _sums(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[TextTask,
 
 
 def _schedule(step: int, num_steps: int) -> float:
-    """Steps count from 1."""
+    """Return the learning rate's factor: linear warm-up times linear decay. Steps count from 1."""
     warmup = max(1.0, _WARMUP * num_steps)
     return min(step / warmup, 1.0) * (1 - (step - 1) / num_steps)

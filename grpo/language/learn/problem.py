@@ -4,11 +4,9 @@ The trainer's terms mean:
 
 - initial state: a prompt
 - row: an answer
-- state of the loss: an answer up to a token
+- state of the loss: a prompt and the answer's tokens before one token
 - move: this token
 - rollout: a group of answers to each prompt
-
-Legend: K tokens of a batch, V size of the vocabulary.
 """
 
 import math
@@ -38,16 +36,16 @@ class LanguageProblem:
     def __init__(
         self, reference: LanguagePolicy, boards: LanguageBoards, settings: Settings, *, grader: Grader, first_step: int = 0
     ) -> None:
-        """Freeze `reference`, the policy that the KL terms compare with. The caller must not change this policy.
+        """Freeze `reference`, the policy that the KL terms compare with. The network is not copied, so the caller must not change it.
 
-        The reward's warm-up begins at `first_step`.
+        The reward's chess parts rise linearly to full weight in the `language.reward_warmup_steps` steps from `first_step` on.
         """
         precision = PRECISIONS[settings.grpo.precision]
         self.reference = reference.at_precision(precision)
         self.reference.network.requires_grad_(requires_grad=False)
         self.kl_warmup_steps = settings.language.kl_warmup_steps
         self._max_gap = MAX_GAP[precision]
-        self.max_log_ratio = 10 * self._max_gap  # A margin: other batches round differently.
+        self.max_log_ratio = 10 * self._max_gap  # A margin, because minibatches round differently from the rollout's batches.
         self._boards, self._settings, self._grader, self._first_step = boards, settings, grader, first_step
         self._log_vocabulary = math.log(reference.vocabulary)
 
@@ -55,10 +53,9 @@ class LanguageProblem:
         return self._boards.draw(numpy_stream(self._settings.seed, "prompts", step), self._settings.grpo.states_per_step)
 
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
-        """Sample and grade a group of answers to each prompt.
+        """Raises NonFiniteError if a weight, logit or reward is NaN or infinite.
 
-        Raises NonFiniteError if a weight, logit or reward is NaN or infinite, InvariantError if a token's log-probabilities in generation
-        and in scoring differ by more than `MAX_GAP`.
+        Raises InvariantError if a token's log-probabilities in generation and in scoring differ by more than `MAX_GAP`.
         """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)
@@ -83,7 +80,7 @@ class LanguageProblem:
 
     def parts(self, rollout: LanguageRollout, rows: Tensor) -> Iterator[Batch[AnswerBatch]]:
         """Yield the answers `rows` (indices), split for memory. All tokens have equal weight (DAPO, arXiv 2503.14476)."""
-        # Sorted, because a group shares its prompt.
+        # Sorting puts a group's answers side by side, and the model reads a prompt once per piece.
         for chosen in pieces(rows.sort().values.to(rollout.sampled.device), rollout.batch, self.reference):
             answers = rollout.batch.select_rows(chosen)
             is_token = answers.is_token
@@ -107,10 +104,11 @@ class LanguageProblem:
         return part.states.distribution(policy, temperature=part.temperature)
 
     def entropies(self, rollout: LanguageRollout) -> tuple[float, float]:
-        """Return, in nats, the mean entropy of an answer (summed over its tokens), and ln(V), the largest entropy of one token."""
+        """Return, in nats, the mean entropy of an answer (summed over its tokens), and ln(vocabulary), the largest entropy of one token."""
         return rollout.measures.of_answers()[0].cpu().mean().item(), self._log_vocabulary
 
     def kl_reference(self, rollout: LanguageRollout, first: Measured | None) -> float:  # noqa: ARG002
+        """Return the mean KL of an answer (summed over its tokens), in nats."""
         return rollout.measures.of_answers()[1].cpu().mean().item()
 
     def probe(self, _part: Batch[AnswerBatch], terms: Terms, *_others: object) -> dict[str, Tensor]:

@@ -92,7 +92,7 @@ class AnswerSampler:
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
         """Return a group of answers to each prompt. `step` and an answer's number select the answer's random stream.
 
-        Raises the errors of `sampled_answers`.
+        Raises NonFiniteError for NaN or infinite logits, TooLongError for a prompt that leaves no room for an answer.
         """
         policy, size = self.policy, self.settings.grpo.group_size
         repeated = [example for example in examples for _ in range(size)]
@@ -107,7 +107,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written], masks)
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # Float32, so the float64 sums of `group_advantages` are exact, and a group's equal rewards get advantages of exactly 0.
+        # `group_advantages` sums in float64, and float64 sums of float32 rewards are exact. So a group's equal rewards get advantages of 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,
@@ -122,6 +122,7 @@ class AnswerSampler:
 
 
 def answer_metrics(rollout: LanguageRollout) -> dict[str, float]:
+    """Names that end in `/TASK` are of one text task's answers."""
     metrics = {f"language/{name}": value for name, value in _means(rollout, torch.ones(len(rollout.answers), dtype=torch.bool)).items()}
     for task in TextTask:
         rows = torch.tensor([answer.example.task == task for answer in rollout.answers])
@@ -160,6 +161,7 @@ def _means(rollout: LanguageRollout, rows: Tensor) -> dict[str, float]:
 
 
 def agreement(group: Sequence[GradedAnswer]) -> float:
+    """Return the most frequent decision's fraction; missing decisions are equal."""
     return max(Counter(answer.decision for answer in group).values()) / len(group)
 
 

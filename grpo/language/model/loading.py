@@ -28,7 +28,8 @@ class LanguageModelError(PlainError, RuntimeError):
 def hub_commit(config: LanguageConfig) -> str:
     """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    If the cached file's path has no commit, return the revision. Raises LanguageModelError if neither has the model.
+    If the revision is a complete hash, or the cached file's path (`snapshots/COMMIT/...`) has none, return the revision. Raises
+    LanguageModelError if neither hub nor cache has the model; a complete hash is not checked.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -86,7 +87,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= (size := int(embeddings.weight.shape[0])):
         raise LanguageModelError(
-            f"language.model = {name!r}: the tokenizer has ids beyond the model's {size} tokens: tokenizer and model do not belong together"
+            f"language.model = {name!r}: the tokenizer has ids beyond the model's {size} tokens; use the model's own tokenizer"
         )
     return network, tokenizer
 

@@ -1,7 +1,4 @@
-"""A causal language model and its tokenizer as a policy.
-
-The network is always in evaluation mode, because dropout would make the trained policy differ from the sampling policy.
-"""
+"""A causal language model and its tokenizer as a policy."""
 
 import copy
 import inspect

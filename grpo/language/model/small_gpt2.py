@@ -1,6 +1,7 @@
 """The built-in model `small`: a GPT-2 with random initial weights, which needs no download.
 
-Embeddings contain a random vector of each feature: a token's piece and square, or the squares that a token's move leaves and reaches.
+A token's initial embedding includes a random vector for each feature of the token: piece and square, or the squares that a move leaves and
+reaches.
 """
 
 import re
@@ -26,6 +27,7 @@ _GAIN: Final = 4.0  # Factor of the initial logits with `lists_moves`.
 
 
 def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase", *, seed: int) -> "GPT2LMHeadModel":
+    """Settings, tokenizer and seed determine the weights."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     described = GPT2Config(
@@ -47,7 +49,7 @@ def new_small_model(config: LanguageConfig, tokenizer: "PreTrainedTokenizerBase"
         model = GPT2LMHeadModel(described)
         _add_features(model.transformer.wte.weight, tokenizer.get_vocab())
         if config.lists_moves:
-            # Larger logits sharpen distributions. An answer has 70 tokens, and hardly any may be wrong.
+            # Larger logits sharpen distributions. Such an answer has 70 tokens, so even rare wrong tokens spoil many answers.
             model.transformer.ln_f.weight.data *= _GAIN
     return model
 
@@ -60,7 +62,7 @@ def _add_features(embeddings: torch.Tensor, vocabulary: Mapping[str, int]) -> No
     parts = {token: tuple(_parts(token)) for token in vocabulary}
     names = list(dict.fromkeys(name for features in parts.values() for name, _ in features))
     width = embeddings.shape[1]
-    # The order of the vocabulary assigns vectors to features.
+    # The vocabulary's order decides which vector a feature gets, so another order gives another model.
     blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(0, len(names), width)]
     directions = dict(zip(names, torch.cat(blocks) * _FEATURE_SIZE / width**0.5, strict=False))
     for token, features in parts.items():
