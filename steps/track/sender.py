@@ -3,7 +3,9 @@
 An attempt is one try of a step's task.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -39,9 +41,10 @@ class Sender(threading.Thread):
         self._later, self._send, self._attempt, self._store = later, send, attempt, store
         self._has_warned = False
 
-    def finish(self) -> None:
+    def finish(self, deadline: float = math.inf) -> None:
+        """Wait for the last call for `seconds_at_end`, but not after `deadline` (of `time.monotonic`)."""
         self.is_over.set()
-        self.join(self.seconds_at_end)
+        self.join(max(0.0, min(self.seconds_at_end, deadline - time.monotonic())))
         if self.is_alive():
             self._warn(f"it did not finish within {self.seconds_at_end:.0f} s")
 

@@ -6,6 +6,7 @@ A task sends its own attempt, except to MLflow in a run whose tasks all work on 
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _BY_LAUNCHER: Final = "_CHESS_GRPO_LAUNCHER_SENDS"  # Environment variable of the launcher and its tasks.
 _SECONDS_BETWEEN: Final = 2.0
+_SECONDS_AT_END: Final = 30.0  # For all senders together.
 
 
 def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
@@ -70,8 +72,6 @@ def launcher_sending(machine: Machine, run_id: Callable[[], str | None]) -> Iter
 
 
 class _LauncherSender(threading.Thread):
-    """Finds new attempts in the run's records, and starts a sender for each."""
-
     def __init__(self, machine: Machine, run_id: Callable[[], str | None]) -> None:
         super().__init__(name="senders", daemon=True)
         self._machine, self._run_id, self._runs = machine, run_id, Runs(Store.of(machine))
@@ -83,8 +83,9 @@ class _LauncherSender(threading.Thread):
         self.join()
         for sender in self._senders.values():
             sender.is_over.set()
+        deadline = time.monotonic() + _SECONDS_AT_END
         for sender in self._senders.values():
-            sender.finish()
+            sender.finish(deadline)
 
     def run(self) -> None:
         while not self._is_over.wait(_SECONDS_BETWEEN):

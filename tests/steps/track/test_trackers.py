@@ -11,7 +11,9 @@ from tracked_runs import TrackedRun, counts, curve, rows_of, told
 
 from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
+from steps.run.records import Attempt, Run
 from steps.track import trackers
+from steps.track.sender import Sender
 from steps.track.trackers import launcher_sending, sending
 
 TASKS_SENDERS = "_CHESS_GRPO_LAUNCHER_SENDS"
@@ -51,3 +53,25 @@ def test_task_of_such_a_launcher_sends_nothing_and_every_other_task_does(machine
     assert senders() == ["MLflow"]
     with launcher_sending(machine, lambda: None):
         assert senders() == []
+
+
+def test_tracker_that_hangs_delays_the_launchers_end_once_and_not_for_each_attempt(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release, waits = threading.Event(), []
+    monkeypatch.setattr(trackers, "publisher_of", lambda machine, attempt: Sender("MLflow", "later", attempt, run.store, hanging))
+    monkeypatch.setattr(trackers, "_SECONDS_AT_END", 0.2)
+    monkeypatch.setattr(Sender, "join", lambda _, seconds: waits.append(seconds))
+    monkeypatch.setenv(LAUNCHER, "this one")
+
+    def hanging(_run: Run, _attempt: Attempt) -> str:
+        return str(release.wait())
+
+    run = TrackedRun(machine)
+    with launcher_sending(machine, lambda: run.name):
+        for step in ("pretrain", "finetune", "screen"):
+            run.begin(step)
+    release.set()
+    assert len(waits) == 3
+    assert max(waits) <= 0.2
+    assert capsys.readouterr().out.count("it did not finish") == 3
