@@ -30,7 +30,6 @@ def signed(squares: int) -> int:
 
 @cache
 def _landing(step: int) -> int:
-    """Return the squares that a step can reach on the board."""
     # A step moves at most 2 files.
     file_step = (step + 4) % 8 - 4
     rank_step = (step - file_step) // 8

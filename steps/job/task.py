@@ -113,7 +113,12 @@ class _Task:
                 entry = str(self.store.manifest(output)["parts"]["inputs"][CHAMPION])
                 if self._version(entry).version == output["version"]:
                     return None, entry
+            # Both import torch.
+            from steps.common.policies.open import open_policy
+            from steps.run.device import torch_device
+
             policy = named.fetch(self.machine)
+            open_policy(policy.folder, torch_device(self.machine), settings=self.settings)  # Other code may have saved it.
         except NotFoundError:
             return None, ""
         except PlainError as error:

@@ -5,11 +5,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from doubles import saved_policy
 from made_runs import facts_of
 from ports import free_port
+from safetensors.torch import load_file, save_file
 
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, sha256_text, write_manifest
+from grpo.policy.files import WEIGHTS
+from steps.job import task
 from steps.job.resume import Job, Origin
 from steps.job.task import _Task, run
 from steps.names import CHECKPOINTS
@@ -130,6 +135,24 @@ def test_what_a_run_resumes_from_is_taken_over_and_its_checkpoint_and_a_part_are
         flow(f"run-{content}-{number}", boards={}, content=content, number=number) for content in ("two", "three") for number in (0, 1)
     ]
     assert len({_Task(taking, each, ()).version.version for each in flows}) == 4
+
+
+@pytest.mark.parametrize(("extra", "is_played"), [({}, True), ({"looks_ahead": torch.ones(1)}, False)])
+def test_champion_that_this_code_cannot_open_is_not_played_with_a_warning(
+    extra: dict[str, torch.Tensor],
+    is_played: bool,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weights = saved_policy(tmp_path / "policy", 1) / WEIGHTS
+    save_file(load_file(weights) | extra, weights)
+    found = SimpleNamespace(folder=tmp_path / "policy", weights_hash="abc")
+    monkeypatch.setattr(task, "named_policy", lambda *_, **__: SimpleNamespace(run=None, fetch=lambda _: found))
+    champion = _Task(replace(STEP, of_run=(OfRun.CHAMPION,)), flow_of(store), ()).champion
+    assert champion == ((found.folder, "abc") if is_played else (None, "cannot be played"))
+    assert ("so it remains champion" in capsys.readouterr().out) != is_played
 
 
 def test_a_step_that_is_told_to_end_is_killed_and_not_failed(store: Store) -> None:
