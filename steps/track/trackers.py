@@ -4,10 +4,11 @@ A task sends its own attempt, except to MLflow in a run whose tasks all work on 
 `resume`) sends all attempts, because MLflow's import takes 4 CPU seconds in each process.
 """
 
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -53,10 +54,7 @@ def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
     try:
         yield
     finally:
-        for sender in senders:  # All at once, before the first `finish` waits.
-            sender.is_over.set()
-        for sender in senders:
-            sender.finish()
+        _finish(senders)
 
 
 @contextmanager
@@ -81,11 +79,7 @@ class _LauncherSender(threading.Thread):
     def finish(self) -> None:
         self._is_over.set()
         self.join()
-        for sender in self._senders.values():
-            sender.is_over.set()
-        deadline = time.monotonic() + _SECONDS_AT_END
-        for sender in self._senders.values():
-            sender.finish(deadline)
+        _finish(self._senders.values(), time.monotonic() + _SECONDS_AT_END)
 
     def run(self) -> None:
         while not self._is_over.wait(_SECONDS_BETWEEN):
@@ -101,8 +95,15 @@ class _LauncherSender(threading.Thread):
             # A resumed run also has its earlier launchers' attempts. The steps `start` and `end` log no metrics.
             if attempt.launcher != os.environ.get(LAUNCHER) or attempt.step in (STEPS[0], STEPS[-1]):
                 continue
-            if attempt.number not in self._senders:
-                self._senders[attempt.number] = publisher_of(self._machine, attempt)
-                self._senders[attempt.number].start()
+            if (sender := self._senders.get(attempt.number)) is None:
+                sender = self._senders[attempt.number] = publisher_of(self._machine, attempt)
+                sender.start()
             if attempt.ended is not None:
-                self._senders[attempt.number].is_over.set()
+                sender.is_over.set()
+
+
+def _finish(senders: Collection[Sender], deadline: float = math.inf) -> None:
+    for sender in senders:  # All at once, before the first `finish` waits.
+        sender.is_over.set()
+    for sender in senders:
+        sender.finish(deadline)
