@@ -28,7 +28,7 @@ def configuration(environment: Mapping[str, str]) -> str:
     try:
         if not file.exists():
             if not profile:
-                return "no configuration: runs are kept in .metaflow of the working directory"
+                return "no configuration: runs are kept in the nearest .metaflow, from the working directory upward"
             profiles = ", ".join(sorted(path.stem.removeprefix("config_") for path in home.glob("config_*.json"))) or "none"
             raise OrchestratorError(
                 f"METAFLOW_PROFILE={profile}: there is no {file}; unset METAFLOW_PROFILE, or set it to a profile of {home} ({profiles})"

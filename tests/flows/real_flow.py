@@ -39,7 +39,7 @@ def run_flow(cwd: Path, settings: Mapping[str, Any], *, variables: Mapping[str, 
     """Run the flow in a working directory of its own, with an environment that no other test has touched."""
     from metaflow import Runner
 
-    cwd.mkdir(parents=True, exist_ok=True)
+    (cwd / ".metaflow").mkdir(parents=True, exist_ok=True)  # Metaflow uses the nearest one above, of another test or of a person.
     home = cwd / "home"
     environment = _environment(home) | dict(variables or {})
     runner = Runner(str(FLOW), show_output=False, cwd=str(cwd), env=environment, config_value=[("settings", dict(settings))])
