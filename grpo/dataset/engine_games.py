@@ -1,7 +1,4 @@
-"""Games of the engine against itself, varied by random moves and node limits.
-
-A unit is a parallel part of the dataset build.
-"""
+"""Games of the engine against itself, varied by random moves and node limits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

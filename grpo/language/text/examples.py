@@ -203,7 +203,7 @@ class ImitationBoards(LanguageBoards):
             train = boards.filter(pc.equal(boards["split"], Split.TRAIN.value))
             self._played += zip(train["fen"].to_pylist(), train["label"].to_pylist(), strict=True)
             further = further_positions(boards, games, count=max_positions - len(self._played))
-            self._played += ((fen_of(board), ACTION_UCI[board.turn][played]) for board, _, played in further)
+            self._played += ((fen_of(board), ACTION_UCI[board.turn][played]) for board, played in further)
 
     def draw(self, rng: np.random.Generator, count: int) -> list[Example]:
         examples = super().draw(rng, count)
