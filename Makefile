@@ -10,7 +10,7 @@ MODEL ?= included
 export PYTHON CONFIG SET
 
 .DEFAULT_GOAL := help
-.PHONY: help run play test check soak prove gpu-check ui lock setup setup-run clean checks flows units steps proofs
+.PHONY: help run play test check soak prove gpu-check ui lock setup setup-run clean checks flows units steps
 # `make run smoke` is a mistake, which is reported before anything is installed or started.
 ifeq ($(firstword $(MAKECMDGOALS)),run)
 ifneq ($(wordlist 2,2,$(MAKECMDGOALS)),)
@@ -41,7 +41,7 @@ soak: setup  ## Inject hundreds of faults, one or two hours on 2 cores; table in
 	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(PY) -m pytest -m soak tests/soak
 
 prove: setup  ## Run slow tests and `soak`, hours on 2 cores; table of the faults in build/soak.md.
-	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync proofs flows units steps MARKED='-m "prove or soak"'
+	@SOAK_TABLE="$${SOAK_TABLE:-build/soak.md}" $(MAKE) --no-print-directory --jobs 4 --output-sync flows units steps MARKED='-m "prove or soak"'
 
 gpu-check: setup-run  ## Check a GPU: its speeds and differences from the CPU, then a run of preset gpu.
 	$(PY) -m benchmarks.gpu_check
@@ -77,10 +77,7 @@ flows:
 	$(PYTEST) tests/flows
 
 units:
-	$(PYTEST) tests/grpo tests/data_checks tests/docs tests/infra tests/soak
+	$(PYTEST) tests/grpo tests/data_checks tests/docs tests/infra tests/soak tests/proofs
 
 steps:
 	$(PYTEST) tests/steps tests/promises
-
-proofs:
-	$(PYTEST) tests/proofs

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.prove
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NUM_AT_ONCE: Final = 2
 
@@ -35,8 +34,8 @@ class Mutation(NamedTuple):
 
 TABLE: Final = {
     "grpo/engine/move_values.py": [
-        ("grpo/engine/move_values", "capped", "min(last, _next_below(lowest), key=value_of)", "_next_below(lowest)"),
-        ("grpo/engine/move_values", "capped", "if shallow[move] != last:", "if True:"),
+        ("grpo/engine/move_values", "capped", "min(last_shallow, _next_below(lowest), key=value_of)", "_next_below(lowest)"),
+        ("grpo/engine/move_values", "capped", "if shallow[move] != last_shallow:", "if True:"),
         ("grpo/engine/move_values", "capped", "score.value + 1 if score.value > 0", "score.value - 1 if score.value > 0"),
         ("grpo/engine/move_values", "draw_by_the_rules", "(*drawing_moves(board), *repeating_moves(board))", "drawing_moves(board)"),
     ],
@@ -86,10 +85,10 @@ TABLE: Final = {
         ),
     ],
     "grpo/match/ladder.py": [
-        ("grpo/match/ladder", "mean", ".elo for games in probes) / len(probes)", ".elo for games in probes[:1])"),
+        ("grpo/match/ladder", "mean", ".elo for games in probes) / num_players", ".elo for games in probes[:1])"),
         ("grpo/match/ladder", "first_look", "difference.low > 0 or difference.high < 0", "difference.low > 0"),
         ("grpo/match/ladder", "first_look", "z=first.z)", "z=Z95)"),
-        ("grpo/match/ladder", "gap", "weights[above] -= 1", "weights[above] = 0"),
+        ("grpo/match/ladder", "gap", "weights[base] -= 1", "weights[base] = 0"),
     ],
     "steps/screen.py": [
         ("steps/selection/selection", "each_stage_takes", "num_sampled_pairs, used, SAMPLED", "num_sampled_pairs, set(), SAMPLED"),
@@ -107,7 +106,7 @@ TABLE: Final = {
     ],
     "grpo/policy/distribution.py": [
         ("grpo/policy/distribution", "precision", "logits_BA.float()", "logits_BA"),
-        ("grpo/policy/distribution", "returns", "[move in repeating for move in legal]", "True"),
+        ("grpo/policy/distribution", "returns", "(action_ids[index] == action_id(move, board.turn))", "True"),
     ],
     "grpo/train/control.py": [
         ("grpo/train/control", "warms_up", "(steps_done + 1) / max(", "steps_done / max("),
@@ -149,8 +148,8 @@ TABLE: Final = {
     ],
     "grpo/dataset/quotas.py": [
         ("grpo/dataset/quotas", "needed", "return any(self.missing[split", "return all(self.missing[split"),
-        ("grpo/dataset/quotas", "fewer_boards", "== Split.TRAIN) < states", "== Split.TRAIN) <= states"),
-        ("grpo/dataset/quotas", "fewer_boards", "min(wanted[cell], LEAST_PER_CELL)", "LEAST_PER_CELL"),
+        ("grpo/dataset/quotas", "fewer_boards", "== Split.TRAIN)) < states", "== Split.TRAIN)) <= states"),
+        ("grpo/dataset/quotas", "fewer_boards", "if count < min(wanted[cell], LEAST_PER_CELL)", "if count < LEAST_PER_CELL"),
         ("grpo/dataset/quotas", "", "point -= fractions[split]", "pass"),
         ("grpo/dataset/quotas", "", "{Split.HELDOUT: 0, Split.VALIDATION: 1,", "{Split.HELDOUT: 3, Split.VALIDATION: 1,"),
         ("grpo/dataset/quotas", "", "if game.is_label[ply] and key not in self._excluded]", "if game.is_label[ply]]"),
@@ -204,7 +203,7 @@ TABLE: Final = {
         ("promises/5_lost_machine_and_resume", "not_the_peak", 'str(verified_manifest(folder)["output_hash"])', '""'),
     ],
     "steps/job/task.py": [
-        ("steps/job/task", "taken_over", "            task.store.open(output)\n", "            pass\n"),
+        ("steps/job/task", "taken_over", "            task.store.open(output)  #", "            pass  #"),
         ("steps/job/task", "taken_over", "(output := task.inherited) is None", "(output := task.inherited) is not None"),
         ("steps/job/task", "taken_over", '"part": self.part.number, ', ""),
         ("steps/job/task", "taken_over", "origin_checkpoint(origin, self.store)[1]", 'origin["run"]'),
@@ -258,6 +257,7 @@ def test_every_old_text_occurs_once_and_every_new_text_is_python() -> None:
         compile(text.replace(mutation.old, mutation.new), mutation.file, "exec")
 
 
+@pytest.mark.prove
 def test_the_tests_that_a_mutation_names_pass_without_it_and_fail_with_it(tmp_path: Path) -> None:
     trees: SimpleQueue[Path] = SimpleQueue()
     for number in range(_NUM_AT_ONCE):
