@@ -5,7 +5,7 @@ from typing import Final
 from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
 from grpo.match.ladder import BASELINE_RUNGS, BaselineReport, num_openings_to_place
-from grpo.match.matches import MatchReport
+from grpo.match.matches import MatchReport, Pairing
 from grpo.match.players import Player
 from grpo.metrics.records import Record
 from grpo.statistics.intervals import Unit, elo_estimate
@@ -60,13 +60,13 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
-    matches = {}
-    for kind, rung in BASELINE_RUNGS.items():  # The same openings, because no result combines the scores.
-        opponent = rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind))
-        result = arena.match(_player(work, policy, kind), opponent, openings)
-        matches[rung.name] = result.report()
+    opponents = {kind: rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind)) for kind, rung in BASELINE_RUNGS.items()}
+    # The same openings, because no result combines the scores.
+    pairings = [Pairing(first=_player(work, policy, kind), second=opponent, openings=openings) for kind, opponent in opponents.items()]
+    results = dict(zip(opponents, arena.matches(pairings), strict=True))
+    for kind, result in results.items():
         work.log(Record(0, interval_metrics(f"baseline/score_{kind}", result.interval())))
-    return matches
+    return {rung.name: results[kind].report() for kind, rung in BASELINE_RUNGS.items()}
 
 
 def card(seen: Seen) -> list[CardPart]:

@@ -5,13 +5,13 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from grpo.base.documents import write_document
 from grpo.match.ladder import num_openings_to_place
-from grpo.match.matches import PlayedGame
+from grpo.match.matches import Pairing, PlayedGame
 from grpo.policy.checkpoints import checkpoint_folders, checkpoint_step
 from grpo.policy.files import copy_policy
 from grpo.statistics.halving import HalvingTrace, Screened, sequential_halving
@@ -104,21 +104,22 @@ def _keep_previous(work: Work, initial: Competitor) -> str | None:
 def _halving(
     work: Work, arena: Arena, initial: Competitor, candidates: Mapping[int, Competitor], used: set[str]
 ) -> tuple[HalvingTrace, dict[str, tuple[PlayedGame, ...]]]:
-    """Return the rounds, and key (`screening_match`) -> games. All candidates of a round play the same openings."""
-    openings: dict[int, list[str]] = {}  # Round -> openings.
+    """Return the rounds, and key (`screening_match`) -> games."""
     games: dict[str, tuple[PlayedGame, ...]] = {}
 
-    def play(candidate: int, number: int) -> list[float]:
-        if number not in openings:
-            openings[number] = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
-        arena.expect(2 * len(openings[number]), f"{SCREENING} games")
+    def pairing(candidate: int, number: int, openings: Sequence[str]) -> Pairing:
         name, initial_name = player_names(SCREENING, candidate)
         stream, seed = ("asked again", SCREENING, number), work.settings.seed  # Only for a language model's retries.
         first = candidates[candidate].player(name, temperature=None, seed=seed, stream=(*stream, "candidate"))
         second = initial.player(initial_name, temperature=None, seed=seed, stream=(*stream, "initial"))
-        result = arena.match(first, second, openings[number])
-        games[screening_match(candidate, number)] = result.games
-        return result.pair_scores()
+        return Pairing(first=first, second=second, openings=openings)
+
+    def play(remaining: Sequence[int], number: int) -> dict[int, list[float]]:
+        openings = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
+        arena.expect(2 * len(openings) * len(remaining), f"{SCREENING} games")
+        results = arena.matches([pairing(candidate, number, openings) for candidate in remaining])
+        games.update({screening_match(step, number): result.games for step, result in zip(remaining, results, strict=True)})
+        return {candidate: result.pair_scores() for candidate, result in zip(remaining, results, strict=True)}
 
     return sequential_halving(list(candidates), play), games
 

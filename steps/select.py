@@ -5,7 +5,7 @@
 - SAMPLED: moves sampled at T = 1, against the initial policy
 - PREVIOUS: against the registry's champion
 
-This step plays the ladder of rated engine opponents ("rungs"). A pair score is the mean score of an opening's two games, in [0, 1].
+This step plays the ladder of rated engine opponents ("rungs").
 """
 
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,8 @@
 
 .venv/bin/python tests/golden_hashes.py [--write] [--preset smoke]
 
-A hash that moves on purpose is written again by the commit that moves it, which says why. The same machine type and engine give the same
-hashes; another processor or Stockfish may not, and so this is no test of the suite.
+A commit that moves a hash on purpose writes the file anew and says why. Another processor or Stockfish may give other hashes, so this is
+no test.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Elo ladder: rates engine opponents (rungs) by games against each other, then other players by games against rungs.
 
 The rungs go from a random mover to Stockfish without random moves. Each rung plays only the next two rungs below, because it would nearly
-always beat weaker rungs. A pair score is the mean score of an opening's two games, in [0, 1].
+always beat weaker rungs.
 """
 
 import math
@@ -226,12 +226,19 @@ def _parts(num_players: int, config: EvaluationConfig) -> tuple[tuple[float, ...
     return (REPEATED_Z, config.num_rung_pairs) if num_players > 1 else ((Z95,), -(-config.num_rung_pairs // 2))
 
 
-PlayRung = Callable[[Rung, Sequence[str]], MatchResult]
-"""Plays the rated player against a rung; the result is from the player's side."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LadderPairing:
+    player: int  # From 0.
+    rung: Rung
+    openings: Sequence[str]  # FENs.
+
+
+PlayPairings = Callable[[Sequence[LadderPairing]], Sequence[MatchResult]]
+"""Plays the pairings; the results are from the players' side."""
 
 
 def place_on_ladder(
-    players: Sequence[PlayRung], ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
+    num_players: int, play: PlayPairings, ladder: Ladder, openings: Sequence[str], config: EvaluationConfig
 ) -> tuple[PlacedGames, ...]:
     """Rate one or two players.
 
@@ -241,21 +248,28 @@ def place_on_ladder(
 
     `openings`: at least `num_openings_to_place` FENs.
     """
+    num_probe_pairs = config.num_probe_pairs
+    probes = [list[RungGames]() for _ in range(num_players)]
+    while asked := [(player, rung) for player, games in enumerate(probes) if (rung := _next_probe(ladder, games)) is not None]:
+        # All players probe with the same openings.
+        part, openings = openings[:num_probe_pairs], openings[num_probe_pairs:]
+        results = play([LadderPairing(player=player, rung=ladder.rungs[rung], openings=part) for player, rung in asked])
+        for (player, rung), result in zip(asked, results, strict=True):
+            probes[player].append(RungGames(rung=rung, result=result))
+    mean_rating = sum(_rating(ladder, games).elo for games in probes) / num_players
     by_rating = _by_rating(ladder)
-    probes = [_probe(play, ladder, openings, config.num_probe_pairs) for play in players]
-    mean_rating = sum(_rating(ladder, games).elo for games in probes) / len(probes)
     nearest = sorted(by_rating, key=lambda index: abs(ladder.ratings[index] - mean_rating))[:2]
     rungs = sorted(nearest, key=by_rating.index)  # The weaker rung first.
-    # All players probe with the same openings.
-    unused_openings = iter(openings[config.num_probe_pairs * max(map(len, probes)) :])
-    played = [{rung: list[MatchResult]() for rung in rungs} for _ in players]
-    half_widths, size = _parts(len(players), config)
+    played = [{rung: list[MatchResult]() for rung in rungs} for _ in probes]
+    half_widths, size = _parts(num_players, config)
     for z in half_widths:
-        for rung in rungs:
-            part = [next(unused_openings) for _ in range(size)]
-            for play, results in zip(players, played, strict=True):
-                results[rung].append(play(ladder.rungs[rung], part))
-        games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in results.items()) for results in played]
+        parts = {rung: openings[number * size : (number + 1) * size] for number, rung in enumerate(rungs)}
+        openings = openings[len(rungs) * size :]
+        asked = [(player, rung) for rung in rungs for player in range(num_players)]
+        results = play([LadderPairing(player=player, rung=ladder.rungs[rung], openings=parts[rung]) for player, rung in asked])
+        for (player, rung), result in zip(asked, results, strict=True):
+            played[player][rung].append(result)
+        games = [tuple(RungGames(rung=rung, result=whole_match(parts)) for rung, parts in by_rung.items()) for by_rung in played]
         placed = tuple(PlacedGames(probes=tuple(before), games=rated, z=z) for before, rated in zip(probes, games, strict=True))
         difference = ladder_difference(ladder, placed[0], placed[-1], adjudicated=False)  # A single player differs from itself by 0.
         if difference.low > 0 or difference.high < 0:
@@ -278,18 +292,16 @@ def ladder_difference(ladder: Ladder, first: PlacedGames, second: PlacedGames, *
     return normal_interval(rating.elo, math.hypot(rating.standard_error, ladder.standard_error(rungs, rating.weights)), z=first.z)
 
 
-def _probe(play: PlayRung, ladder: Ladder, openings: Sequence[str], num_probe_pairs: int) -> list[RungGames]:
-    by_rating, unused_openings = _by_rating(ladder), iter(openings)
-    probes: list[RungGames] = []
+def _next_probe(ladder: Ladder, probes: Sequence[RungGames]) -> int | None:
+    """Return the next rung of a player's binary search, or None at its end."""
+    by_rating = _by_rating(ladder)
     below, above = -1, len(by_rating)
-    while above - below > 1:
-        middle = (below + above) // 2
-        part = [next(unused_openings) for _ in range(num_probe_pairs)]
-        probes.append(RungGames(rung=by_rating[middle], result=play(ladder.rungs[by_rating[middle]], part)))
-        if probes[-1].is_informative:
-            break
-        below, above = (middle, above) if probes[-1].score > 0.5 else (below, middle)
-    return probes
+    for games in probes:
+        if games.is_informative:
+            return None
+        place = by_rating.index(games.rung)
+        below, above = (place, above) if games.score > 0.5 else (below, place)
+    return by_rating[(below + above) // 2] if above - below > 1 else None
 
 
 def _rating(ladder: Ladder, games: Sequence[RungGames]) -> "Rating":

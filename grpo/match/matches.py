@@ -4,8 +4,9 @@ Scores are the first player's: a win is 1, a draw 0.5. A pair score is the mean 
 (`UNDECIDED`) to the side that an engine finds clearly ahead.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -137,41 +138,48 @@ def whole_match(parts: Sequence[MatchResult]) -> MatchResult:
 class _Game:
     """Counts repetitions itself, because python-chess would search the game at every ply."""
 
-    def __init__(self, opening: str, first_is_white: bool, max_plies: int) -> None:
+    def __init__(self, players: "tuple[Player, Player]", number: int, opening: str, first_is_white: bool, max_plies: int) -> None:
+        self.number = number
         self.opening = opening
         self.first_is_white = first_is_white
         self.board = chess.Board(opening)
+        self._players = players
         self._max_plies = max_plies
-        self._seen = Counter([repetition_key(self.board)])
+        self._seen = Counter[Hashable]()
         self._replies: dict[bool, ReplyCounts] = {}
         self.end = self._end()
 
-    def is_first_to_move(self) -> bool:
+    def _is_first_to_move(self) -> bool:
         return (self.board.turn == chess.WHITE) == self.first_is_white
 
-    def play(self, answer: chess.Move | Reply, player: str) -> None:
+    def mover(self) -> "Player":
+        first, second = self._players
+        return first if self._is_first_to_move() else second
+
+    def play(self, answer: chess.Move | Reply) -> None:
         if isinstance(answer, Reply):
-            is_first = self.is_first_to_move()
+            is_first = self._is_first_to_move()
             self._replies[is_first] = self._replies.get(is_first, ReplyCounts()) + answer.counts
             if answer.move is None:
                 self.end = End.FORFEIT
                 return
             answer = answer.move
         if not self.board.is_legal(answer):
-            raise ValueError(f"{player} played the illegal move {answer.uci()} in {self.board.fen()}")
+            raise ValueError(f"{self.mover().name} played the illegal move {answer.uci()} in {self.board.fen()}")
         self.board.push(answer)
         if self.board.halfmove_clock == 0:  # After a capture or pawn move, no earlier position can return.
             self._seen.clear()
-        self._seen[repetition_key(self.board)] += 1
         self.end = self._end()
 
     def _end(self) -> End | None:
-        board = self.board
+        """Count the position; None if the game goes on."""
+        board, key = self.board, repetition_key(self.board)
+        self._seen[key] += 1
         if not any(board.generate_legal_moves()):
             return End.CHECKMATE if board.is_check() else End.STALEMATE
         if board.is_insufficient_material():
             return End.MATERIAL
-        if self._seen[repetition_key(board)] >= 3:
+        if self._seen[key] >= 3:
             return End.REPETITION
         if board.halfmove_clock >= 100:
             return End.FIFTY_MOVES
@@ -184,10 +192,18 @@ class _Game:
             first_is_white=self.first_is_white,
             moves=tuple(move.uci() for move in self.board.move_stack),
             end=self.end,
-            score=0.5 if self.end not in _LOST_BY_MOVER else 0.0 if self.is_first_to_move() else 1.0,
+            score=0.5 if self.end not in _LOST_BY_MOVER else 0.0 if self._is_first_to_move() else 1.0,
             first_replies=self._replies.get(True),
             second_replies=self._replies.get(False),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pairing:
+    first: "Player"
+    second: "Player"
+    openings: Sequence[str] | Mapping[int, str]
+    """FENs of distinct positions. For a part of a match: index in the complete match -> FEN; the index selects a game's random numbers."""
 
 
 def play_match(
@@ -199,41 +215,69 @@ def play_match(
     on_games_done: Tell | None = None,
     num_processes: int = 1,
 ) -> MatchResult:
-    """Play each opening with both colors, in the order of the openings.
+    """Play one match, as `play_matches`."""
+    pairing = Pairing(first=first, second=second, openings=openings)
+    [result] = play_matches([pairing], max_plies=max_plies, on_games_done=on_games_done, num_processes=num_processes)
+    return result
 
-    - `openings`: FENs of distinct positions. For a part of a match: index in the complete match -> FEN; the index selects a game's random
-      numbers.
-    - `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
-      advance. Players on a GPU need 1 (`num_forks`).
+
+def play_matches(
+    pairings: Sequence[Pairing], *, max_plies: int, on_games_done: Tell | None = None, num_processes: int = 1
+) -> list[MatchResult]:
+    """Play each opening of each match with both colors, in the order of the openings.
+
+    `num_processes` does not change the games. Several processes play with copies of the players, so the players' random streams do not
+    advance. Players on a GPU need 1 (`num_forks`).
 
     Raises ValueError for a player's illegal move. With several processes, raises ForkError for this or if a process dies.
     """
-    numbered = openings if isinstance(openings, Mapping) else dict(enumerate(openings))
-    games = [_Game(opening, first_is_white, max_plies) for opening in numbered.values() for first_is_white in (True, False)]
-    game_numbers = [2 * number + color for number in numbered for color in (0, 1)]
-    num_parts = max(1, min(num_processes, len(openings)))
-    parts = [[row for row in range(len(games)) if row // 2 % num_parts == part] for part in range(num_parts)]  # Pairs stay together.
-    tasks = [partial(_play, first, second, [games[row] for row in part], [game_numbers[row] for row in part]) for part in parts]
+    # Large parts: a board among 80 takes a policy half as long as among 20.
+    num_parts = num_processes // math.gcd(num_processes, len(pairings))
+    games = [list(_games(pairing, max_plies)) for pairing in pairings]
+    shares: dict[int, list[tuple[int, int]]] = {}  # Process -> its games' matches and rows.
+    for match, in_match in enumerate(games):
+        for row in range(len(in_match)):
+            part = row // 2 % num_parts  # Pairs stay together.
+            shares.setdefault((match * num_parts + part) % num_processes, []).append((match, row))
+    tasks = [partial(_play, [games[match][row] for match, row in share]) for share in shares.values()]
     played = in_processes(tasks, on_games_done or (lambda _: None))
-    in_order = dict(zip((row for part in parts for row in part), (game for part in played for game in part), strict=True))
-    return MatchResult(first=first.name, second=second.name, games=tuple(in_order[row] for row in range(len(games))))
+    finished = {
+        place: game for share, of_share in zip(shares.values(), played, strict=True) for place, game in zip(share, of_share, strict=True)
+    }
+    return [
+        MatchResult(
+            first=pairing.first.name,
+            second=pairing.second.name,
+            games=tuple(finished[match, row] for row in range(len(games[match]))),
+        )
+        for match, pairing in enumerate(pairings)
+    ]
 
 
-def _play(first: "Player", second: "Player", games: Sequence[_Game], numbers: Sequence[int], tell: Tell) -> list[PlayedGame]:
-    num_done, is_self_play = 0, first is second  # In self-play, one batch has both sides' moves.
+def _games(pairing: Pairing, max_plies: int) -> Iterator[_Game]:
+    openings = pairing.openings
+    for number, opening in openings.items() if isinstance(openings, Mapping) else enumerate(openings):
+        for color in (0, 1):
+            yield _Game((pairing.first, pairing.second), 2 * number + color, opening, color == 0, max_plies)
+
+
+def _play(games: Sequence[_Game], tell: Tell) -> list[PlayedGame]:
+    num_done = 0
     while True:
-        unfinished = [index for index, game in enumerate(games) if game.end is None]
+        unfinished = [game for game in games if game.end is None]
         if len(games) - len(unfinished) > num_done:
             num_done = len(games) - len(unfinished)
             tell(num_done)
         if not unfinished:
             return [game.finished() for game in games]
-        first_moves = [index for index in unfinished if is_self_play or games[index].is_first_to_move()]
-        second_moves = [index for index in unfinished if not is_self_play and not games[index].is_first_to_move()]
-        for player, indices in ((first, first_moves), (second, second_moves)):
-            answers = player.choose([games[i].board for i in indices], [numbers[i] for i in indices]) if indices else ()
-            for index, answer in zip(indices, answers, strict=True):
-                games[index].play(answer, player.name)
+        # One batch has all boards on which a player is to move.
+        by_mover: dict[int, list[_Game]] = {}
+        for game in unfinished:
+            by_mover.setdefault(id(game.mover()), []).append(game)
+        for moving in by_mover.values():
+            answers = moving[0].mover().choose([game.board for game in moving], [game.number for game in moving])
+            for game, answer in zip(moving, answers, strict=True):
+                game.play(answer)
 
 
 def adjudicate(result: MatchResult, pool: EnginePool) -> MatchResult:

@@ -5,7 +5,7 @@ lower scores in all rounds so far is dropped. The games overestimate the winner,
 score of an opening's two games, in [0, 1].
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo.base.documents import Document
@@ -49,16 +49,16 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
     return (num_candidates, *halving_rounds(_num_kept(num_candidates))) if num_candidates > 1 else ()
 
 
-def sequential_halving(candidates: Sequence[int], play: Callable[[int, int], Sequence[float]]) -> HalvingTrace:
+def sequential_halving(candidates: Sequence[int], play: Callable[[Sequence[int], int], Mapping[int, Sequence[float]]]) -> HalvingTrace:
     """Halve the candidates (at least one) until one is left. Of equal candidates, the first stays.
 
-    `play`: (candidate, round from 0) -> new pair scores, on openings that the round shares.
+    `play`: (candidates, round from 0) -> candidate -> new pair scores, on openings that the round shares.
     """
     remaining = list(candidates)
     scores = {candidate: list[float]() for candidate in remaining}
     entries: list[HalvingEntry] = []
     for number in range(len(halving_rounds(len(remaining)))):
-        new_pairs = {candidate: tuple(play(candidate, number)) for candidate in remaining}
+        new_pairs = {candidate: tuple(scores) for candidate, scores in play(remaining, number).items()}
         assert len({len(pairs) for pairs in new_pairs.values()}) == 1, "candidates of one round played different numbers of pairs"
         for candidate, pairs in new_pairs.items():
             scores[candidate] += pairs

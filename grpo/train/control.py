@@ -3,7 +3,6 @@
 - Entropy: of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
 - Recovery: steps whose loss also has KL(reference || policy), until mean entropy is at least `HEALTHY_ENTROPY`.
-- Field notes (tests/field_notes): records of five failed chess GRPO runs.
 """
 
 import copy
@@ -110,7 +109,7 @@ class EntropyTargetController(Controller):
 
 
 class FieldNotesController(Controller):
-    """A boost, as in the field notes' runs, raises entropy coefficient and temperature and halves the KL coefficient.
+    """A boost, as in the failed runs of tests/field_notes, raises entropy coefficient and temperature and halves the KL coefficient.
 
     - A boost follows `steps_threshold` steps in a row with entropy below `entropy_floor`; then the count begins anew.
     - A value that the settings put above its bound is not lowered.

@@ -6,7 +6,6 @@ Adjudication turns some draws into a win for a side that an engine finds clearly
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -17,8 +16,8 @@ from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.pool import PLAYING_HASH_MIB, EnginePool
 from grpo.match.forks import num_forks
-from grpo.match.ladder import Ladder, PlacedGames, Rung, place_on_ladder
-from grpo.match.matches import MatchResult, PlayedGame, adjudicate, play_match
+from grpo.match.ladder import Ladder, LadderPairing, PlacedGames, place_on_ladder
+from grpo.match.matches import MatchResult, Pairing, PlayedGame, adjudicate, play_matches
 from grpo.match.openings import make_openings
 from grpo.match.players import Player
 from grpo.metrics.shared import interval_names
@@ -66,18 +65,21 @@ class Arena:
         return make_openings(self.config, count=count, rng=numpy_stream(self._seed, "openings", *stream), pool=self.pool, exclude=exclude)
 
     def match(self, first: Player, second: Player, openings: Sequence[str] | Mapping[int, str]) -> MatchResult:
-        """Play a match and adjudicate. For a part of a match, `openings` maps index in the match -> opening."""
+        """Play one match and adjudicate."""
+        [result] = self.matches([Pairing(first=first, second=second, openings=openings)])
+        return result
+
+    def matches(self, pairings: Sequence[Pairing]) -> list[MatchResult]:
+        """Play matches at the same time, and adjudicate."""
         before = self._num_done
-        result = play_match(
-            first,
-            second,
-            openings,
+        results = play_matches(
+            pairings,
             max_plies=self.config.max_plies,
             on_games_done=lambda done: self._progress(before + done, self._num_expected, self._unit),
             num_processes=num_forks(self._num_processes),
         )
-        self._num_done += len(result.games)
-        return adjudicate(result, self.pool)
+        self._num_done += sum(len(result.games) for result in results)
+        return [adjudicate(result, self.pool) for result in results]
 
     def place(self, players: Sequence[Player], ladder: Ladder, openings: Sequence[str], purpose: str) -> tuple[PlacedGames, ...]:
         """Play the games that rate one or two players on the ladder. `purpose` names the rungs' random streams.
@@ -87,11 +89,15 @@ class Arena:
         # An opening's index selects the rung's random numbers, so both players meet equal numbers.
         indices = {opening: index for index, opening in enumerate(openings)}
 
-        def play(player: Player, rung: Rung, part: Sequence[str]) -> MatchResult:
-            opponent = rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, rung.name))
-            return self.match(player, opponent, {indices[opening]: opening for opening in part})
+        def pairing(asked: LadderPairing) -> Pairing:
+            opponent = asked.rung.player(self.pool, numpy_stream(self._seed, "placement", purpose, asked.rung.name))
+            numbered = {indices[opening]: opening for opening in asked.openings}
+            return Pairing(first=players[asked.player], second=opponent, openings=numbered)
 
-        return place_on_ladder([partial(play, player) for player in players], ladder, openings, self.config)
+        def play(pairings: Sequence[LadderPairing]) -> list[MatchResult]:
+            return self.matches([pairing(asked) for asked in pairings])
+
+        return place_on_ladder(len(players), play, ladder, openings, self.config)
 
 
 def read_ladder(calibrated: Path) -> Ladder:

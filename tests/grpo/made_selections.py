@@ -45,7 +45,7 @@ def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Prot
     regrets = {step: 0.1 - 1e-4 * elo + 0.004 * rng.normal() for step, elo in elos.items()}
     return sequential_halving(
         candidates_by_regret(regrets)[: protocol.num_candidates],
-        lambda step, _: drawn_pairs(rng, protocol.round_pairs, elo=elos[step], draw_rate=protocol.draw_rate),
+        lambda steps, _: {step: drawn_pairs(rng, protocol.round_pairs, elo=elos[step], draw_rate=protocol.draw_rate) for step in steps},
     )
 
 

@@ -1,8 +1,7 @@
-"""A UCI engine that answers from a hash of the position, and misbehaves exactly where its plan says so.
+"""A UCI engine that answers from a hash of the position, and fails where its plan says so.
 
-As a module it builds such engines (`ScriptedEngine`); as a program, started by a small launcher, it is one. Each fault of the plan is a
-kind, the position or the number of the search it strikes at, and how often. All processes of one engine share a journal, so that "the third
-search" means the third of them all.
+`ScriptedEngine` builds such an engine; this file, run as a program, is one. A fault of the plan has a kind, a position or a number of the
+search, and a number of times. All processes of an engine share a journal, so `nth` counts the searches of all.
 """
 
 import fcntl

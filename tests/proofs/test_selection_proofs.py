@@ -112,7 +112,7 @@ def played_selection(seed: int, start: Taker, stockfish: str) -> tuple[Decision,
             # Takers rarely mate, so adjudication decides.
             return adjudicate(play_match(Taker(100 * seed + step), start, against, max_plies=60), pool).pair_scores(adjudicated=True)
 
-        winner = sequential_halving([1, 2, 3, 4], lambda step, number: play(step, of_round[number])).winner
+        winner = sequential_halving([1, 2, 3, 4], lambda steps, number: {step: play(step, of_round[number]) for step in steps}).winner
         scores = play(winner, list(islice(openings, 50)))
     return decide(winner, against_initial=scores, against_previous=None, beside={}, ladder_gain=NO_GAIN, phases=()), scores
 

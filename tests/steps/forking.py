@@ -1,6 +1,6 @@
-"""The process in which tests run jobs that may be killed: it imports once and forks for each job, because an import takes seconds.
+"""A process that forks the jobs that tests may kill: it imports once, because an import takes seconds.
 
-`jobs.py` serves; tests start that program by `Forks`. This file imports nothing but the standard library.
+`jobs.py` serves, and `Forks` starts it. This file imports only the standard library.
 """
 
 import contextlib

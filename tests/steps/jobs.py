@@ -1,8 +1,7 @@
-"""The jobs of `forking.py`: a tiny fine-tuning, or the flow's steps in the flow's own order; each can be killed where a test says.
+"""The jobs of `forking.py`: a tiny fine-tuning, or the flow's steps in the flow's order. A test can kill each job at a given place.
 
-`jobs.py finetune` and `jobs.py flow` import what their jobs need, and then serve. In a job of the flow Metaflow is played here: artifacts,
-fan-out, join, order, and a run that goes on with what its tasks have left. Cards are drawn on nothing. The flow as people start it is
-`real_flow.run_flow`.
+`jobs.py finetune` and `jobs.py flow` import what their jobs need, and then serve. A job of the flow replaces Metaflow: artifacts, fan-out,
+join and resumed runs; it draws no cards. `real_flow.run_flow` starts the flow as people do.
 """
 
 import contextlib

@@ -83,7 +83,7 @@ def selection(score: float, elo: float) -> Selection:
         champion_step=100 if decision.promoted else 0,
         peak_step=250,
         peak=Estimate(value=0.55, low=0.5123, high=0.6123, num_pairs=16),
-        screening=sequential_halving([100, 250], lambda candidate, _: [0.75 if candidate == 100 else 0.5] * 8).entries,
+        screening=sequential_halving([100, 250], lambda *_: {100: [0.75] * 8, 250: [0.5] * 8}).entries,
         heldout_regret_best={100: regret_interval(0.0485, 0.0011), 250: regret_interval(0.0497, 0.0012)},
         confirmation_best_moves=match(score),
         confirmation_sampled_moves=match(0.5, 10),

@@ -1,7 +1,7 @@
 """An MLflow server that fails on demand, always on the same port.
 
-It answers in a thread by MLflow's own handlers over a real sqlite store, starts in a second and answers in 10 ms, so that each call of a
-run can be made to fail in turn. Tables and files are in the folder that it is given, so it keeps them over a stop.
+A thread answers by MLflow's own handlers over a SQLite store. It starts in a second and answers in 10 ms, so a test can make each call of a
+run fail. The store survives a stop.
 """
 
 import hashlib

@@ -10,6 +10,7 @@ from made_selections import simulated
 
 from grpo.match.ladder import (
     Ladder,
+    LadderPairing,
     PlacedGames,
     Placement,
     Rung,
@@ -98,7 +99,11 @@ def placed_together(ladder: Ladder, *elos: float, seed: int = 0, config: Evaluat
     strengths = {rung.name: float(true) for rung, true in zip(RUNGS, TRUE, strict=True)}
     players = [Simulated(elo, np.random.default_rng([seed, number]), strengths) for number, elo in enumerate(elos)]
     openings = [f"opening {number}" for number in range(num_openings_to_place(len(players), config))]
-    placed_games = place_on_ladder([player.play for player in players], ladder, openings, config)
+
+    def play(pairings: Sequence[LadderPairing]) -> list[MatchResult]:
+        return [players[pairing.player].play(pairing.rung, pairing.openings) for pairing in pairings]
+
+    placed_games = place_on_ladder(len(players), play, ladder, openings, config)
     for player, placement in zip(players, placed_games, strict=True):
         used = [opening for _, part in player.played for opening in part]
         assert len(set(used)) == len(used), "each serves once"
@@ -147,11 +152,11 @@ def test_there_are_always_enough_openings(size: int) -> None:
     left = []
     for strength in range(size + 1):  # Wins against the rungs below, loses to the others: never telling, so that the search goes on.
 
-        def play(rung: Rung, openings: Sequence[str], strength: int = strength) -> MatchResult:
-            return match_of(openings, [float(rung.nodes <= strength)] * len(openings))
+        def play(pairings: Sequence[LadderPairing], strength: int = strength) -> list[MatchResult]:
+            return [match_of(met.openings, [float(met.rung.nodes <= strength)] * len(met.openings)) for met in pairings]
 
         openings = [str(number) for number in range(count)]
-        [placement] = place_on_ladder([play], ladder, openings, config)
+        [placement] = place_on_ladder(1, play, ladder, openings, config)
         assert {part.rung for part in placement.games} & {strength - 1, strength}
         left.append(count - len(placement.probes) - 2)
     assert min(left) == 0, "and no more than some place needs"

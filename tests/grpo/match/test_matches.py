@@ -19,7 +19,7 @@ from grpo.engine.answers import EngineError
 from grpo.engine.pool import EnginePool
 from grpo.match.forks import ForkError, Tell, in_processes
 from grpo.match.ladder import Rung
-from grpo.match.matches import UNDECIDED, End, MatchReport, MatchResult, PlayedGame, adjudicate, play_match
+from grpo.match.matches import UNDECIDED, End, MatchReport, MatchResult, Pairing, PlayedGame, adjudicate, play_match, play_matches
 from grpo.match.players import RandomPlayer
 from grpo.match.policy_players import BestMovePlayer, SamplingPlayer
 from grpo.match.replies import ReplyCounts
@@ -202,6 +202,23 @@ def test_processes_share_the_openings_with_engines_of_their_own_and_play_the_sam
         return result.games
 
     assert games(1) == games(2) == games(9)
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 4])
+def test_matches_played_together_have_the_games_of_each_alone(num_processes: int) -> None:
+    def players(number: int) -> tuple[SamplingPlayer, RandomPlayer]:
+        policy = new_policy(TINY, seed=0, device=CPU)
+        sampling = SamplingPlayer(policy, f"policy {number}", temperature=1.0, rng=torch_stream(number, "policy"))
+        return sampling, RandomPlayer(numpy_stream(number, "random"))
+
+    openings = [OPENINGS[:3], dict(enumerate(OPENINGS[2:6], 7)), OPENINGS[4:5]]
+    alone = [play_match(*players(number), part, max_plies=10) for number, part in enumerate(openings)]
+    pairings = [
+        Pairing(first=first, second=second, openings=part) for (first, second), part in zip(map(players, range(3)), openings, strict=True)
+    ]
+    told: list[int] = []
+    assert play_matches(pairings, max_plies=10, on_games_done=told.append, num_processes=num_processes) == alone
+    assert told[-1] == 16
 
 
 @pytest.mark.parametrize("place", [0, 1])

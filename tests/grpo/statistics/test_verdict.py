@@ -127,7 +127,9 @@ def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
         (10, 1): [0.75, 0.5],
         (20, 1): [0.5, 0.5],
     }
-    trace = sequential_halving([10, 20, 30, 40], lambda candidate, number: table[candidate, number])
+    trace = sequential_halving(
+        [10, 20, 30, 40], lambda candidates, number: {candidate: table[candidate, number] for candidate in candidates}
+    )
     assert trace.winner == 20
     assert [(entry.round, entry.candidate, entry.kept) for entry in trace.entries] == [
         (0, 10, True),
@@ -141,7 +143,7 @@ def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
 
 
 def test_of_candidates_with_equal_scores_those_listed_first_stay() -> None:
-    assert sequential_halving([30, 10, 20], lambda *_: [0.5, 0.75]).winner == 30
+    assert sequential_halving([30, 10, 20], lambda candidates, _: {candidate: [0.5, 0.75] for candidate in candidates}).winner == 30
 
 
 # Phases.

@@ -11,7 +11,7 @@ from presets import tiny_settings
 from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
-from grpo.match.ladder import BaselineReport, LadderReport, make_rungs
+from grpo.match.ladder import BaselineReport, LadderPairing, LadderReport, make_rungs
 from grpo.statistics.intervals import Estimate
 from steps import baseline, calibrate
 from steps.cards.page import Seen
@@ -48,14 +48,13 @@ def test_a_rung_draws_alike_against_both_players_by_the_openings_place_and_other
 ) -> None:
     rungs, numbers, drawn = make_rungs(SETTINGS.evaluation), list[list[int]](), list[tuple[Any, ...]]()
 
-    def place(plays: Any, _: Any, openings: list[str], __: Any) -> tuple[()]:
-        for play in plays:
-            for number, rung in enumerate(rungs[:2]):
-                play(rung, openings[number + 1 : number + 3])
+    def place(num_players: int, play: Any, _: Any, openings: list[str], __: Any) -> tuple[()]:
+        places = [(player, number, rung) for player in range(num_players) for number, rung in enumerate(rungs[:2])]
+        play([LadderPairing(player=player, rung=rung, openings=openings[number + 1 : number + 3]) for player, number, rung in places])
         return ()
 
     monkeypatch.setattr(measure, "place_on_ladder", place)
-    monkeypatch.setattr(measure.Arena, "match", lambda _arena, _player, _opponent, openings: numbers.append(list(openings)))
+    monkeypatch.setattr(measure.Arena, "matches", lambda _arena, pairings: numbers.extend(list(pairing.openings) for pairing in pairings))
     monkeypatch.setattr(measure, "numpy_stream", lambda *name: drawn.append(name) or numpy_stream(*name))
     with measure.Arena(SETTINGS, work_in(tmp_path / "work", SETTINGS, stockfish=stockfish).machine, lambda *_: None) as arena:
         arena.place(cast("Any", ["candidate", "initial"]), cast("Any", None), ["a", "b", "c", "d"], "purpose")
