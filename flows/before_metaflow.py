@@ -31,8 +31,9 @@ try:
 except PlainError as error:
     raise SystemExit(str(error)) from None
 
-# Torch's idle threads would otherwise spin on cores that the engine needs.
+# Torch's idle threads spin for 0.5 ms, between operations; longer, they would take the engine's cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 # Before the slow imports of `chess_grpo.py`: a process that runs a file of this folder ends with its parent.
 if Path(sys.argv[0]).resolve().parent == _FOLDER:

@@ -37,8 +37,8 @@ def body(work: Work) -> None:
     if (candidate_step := screened.candidate_step) is not None:
         open_once = cache(lambda folder: open_policy(folder, work.device, settings=work.settings))
         num_sharing = 1 if work.machine.is_container else work.part.count  # Outside of containers, the tasks divide this machine's cores.
-        machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
-        with Arena(work.settings, machine, work.progress) as arena:
+        work.machine = replace(work.machine, num_threads=max(1, work.machine.num_threads // num_sharing))
+        with Arena(work.settings, work.machine, work.progress) as arena:
             for stage in (stage for stage in FRESH if stage in screened.openings):
                 openings = screened.openings[stage]
                 share = work.part.of(range(len(openings)))
