@@ -14,9 +14,7 @@ from steps.run.terminal import Pace
 
 CardFunction = Callable[[Seen], Sequence[CardPart]]  # A step's function `card`.
 
-_FRACTION: Final = 0.1  # Time between refreshes, as a fraction of the step's time so far. A refresh takes 1.5 CPU seconds.
-_LEAST_SECONDS: Final = 30.0  # Bounds of the time between refreshes.
-_MOST_SECONDS: Final = 60.0
+_SECONDS: Final = 60.0  # Between refreshes, each of which takes 1.5 CPU seconds.
 
 
 class LiveCard:
@@ -27,7 +25,7 @@ class LiveCard:
         self._card_id, self._card_function = card_id, card_function
         self._shown: list[Any] = []
         self._pace = Pace()
-        self._began = self._last = time.monotonic()
+        self._last = time.monotonic()
         self._is_broken = False
 
     def log(self, record: Record) -> None:
@@ -47,8 +45,7 @@ class LiveCard:
         self._safely(self._refresh)
 
     def _refresh_if_due(self) -> None:
-        now = time.monotonic()
-        if now - self._last >= min(max(_LEAST_SECONDS, _FRACTION * (now - self._began)), _MOST_SECONDS):
+        if time.monotonic() - self._last >= _SECONDS:
             self._safely(self._refresh)
 
     def _safely(self, draw: Callable[[], None]) -> None:
