@@ -248,6 +248,7 @@ def place_on_ladder(
 
     `openings`: at least `num_openings_to_place` FENs.
     """
+    assert len(openings) >= num_openings_to_place(num_players, config)
     num_probe_pairs = config.num_probe_pairs
     probes = [list[RungGames]() for _ in range(num_players)]
     while asked := [(player, rung) for player, games in enumerate(probes) if (rung := _next_probe(ladder, games)) is not None]:
