@@ -60,13 +60,19 @@ def _player(work: Work, policy: Competitor, purpose: str) -> Player:
 
 def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> dict[str, MatchReport]:
     openings = arena.openings(arena.config.num_baseline_pairs, used, "baseline")
-    opponents = {kind: rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind)) for kind, rung in BASELINE_RUNGS.items()}
-    # The same openings, because no result combines the scores.
-    pairings = [Pairing(first=_player(work, policy, kind), second=opponent, openings=openings) for kind, opponent in opponents.items()]
-    results = dict(zip(opponents, arena.matches(pairings), strict=True))
-    for kind, result in results.items():
+    pairings = [  # The same openings, because no result combines the scores.
+        Pairing(
+            first=_player(work, policy, kind),
+            second=rung.player(arena.pool, numpy_stream(work.settings.seed, "baseline", kind)),
+            openings=openings,
+        )
+        for kind, rung in BASELINE_RUNGS.items()
+    ]
+    matches = {}
+    for (kind, rung), result in zip(BASELINE_RUNGS.items(), arena.matches(pairings), strict=True):
+        matches[rung.name] = result.report()
         work.log(Record(0, interval_metrics(f"baseline/score_{kind}", result.interval())))
-    return {rung.name: results[kind].report() for kind, rung in BASELINE_RUNGS.items()}
+    return matches
 
 
 def card(seen: Seen) -> list[CardPart]:

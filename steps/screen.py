@@ -117,9 +117,10 @@ def _halving(
     def play(remaining: Sequence[int], number: int) -> dict[int, list[float]]:
         openings = arena.openings(work.settings.selection.num_screening_pairs, used, f"{SCREENING} {number}")
         arena.expect(2 * len(openings) * len(remaining), f"{SCREENING} games")
-        results = arena.matches([pairing(candidate, number, openings) for candidate in remaining])
-        games.update({screening_match(step, number): result.games for step, result in zip(remaining, results, strict=True)})
-        return {candidate: result.pair_scores() for candidate, result in zip(remaining, results, strict=True)}
+        played = arena.matches([pairing(candidate, number, openings) for candidate in remaining])
+        results = dict(zip(remaining, played, strict=True))
+        games.update({screening_match(candidate, number): result.games for candidate, result in results.items()})
+        return {candidate: result.pair_scores() for candidate, result in results.items()}
 
     return sequential_halving(list(candidates), play), games
 

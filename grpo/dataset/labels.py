@@ -15,7 +15,7 @@ from grpo.base.files import sha256_text
 from grpo.board.actions import action_id
 from grpo.board.encoding import encode
 from grpo.board.moves import legal_actions
-from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns
+from grpo.dataset.table import LabelArrays, Split, board_arrays, legal_columns, played_columns
 
 _BOARDS_AT_ONCE: Final = 1_024
 
@@ -25,19 +25,19 @@ def label_arrays(boards: pa.Table, games: pa.Table, *, max_positions: int) -> La
     of_boards = board_arrays(boards, split=Split.TRAIN)
     positions: list[chess.Board] = []
     ids: list[int] = []
-    for board, played in further_positions(boards, games, count=max_positions - len(of_boards)):
+    for board, move_id in further_positions(boards, games, count=max_positions - len(of_boards)):
         positions.append(board.copy(stack=False))
-        ids.append(played)
+        ids.append(move_id)
     encodings = encode(positions)
     board_ids = [row[is_legal] for row, is_legal in zip(of_boards.action_ids, of_boards.is_legal, strict=True)]
     action_ids, is_legal = legal_columns(board_ids + _legal_ids(encodings))
-    is_played = (action_ids[len(of_boards) :] == np.array(ids)[:, None]) & is_legal[len(of_boards) :]
-    assert is_played.any(1).all()
+    further = slice(len(of_boards), None)
+    played = played_columns(action_ids[further], is_legal[further], np.array(ids, dtype=np.int64))
     return LabelArrays(
         encodings=np.concatenate([of_boards.encodings, encodings]),
         action_ids=action_ids,
         is_legal=is_legal,
-        played=np.concatenate([of_boards.played, is_played.argmax(1)]),
+        played=np.concatenate([of_boards.played, played]),
     )
 
 

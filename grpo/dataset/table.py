@@ -147,14 +147,12 @@ def board_arrays(table: pa.Table, *, split: Split, strong: bool = False) -> Boar
     values = np.zeros(is_legal.shape, dtype=np.float32)
     values[is_legal] = column.flatten().to_numpy()
     played = np.array([ID_OF_UCI[turn][uci] for turn, uci in zip(turns, rows["label"].to_pylist(), strict=True)])
-    is_played = (action_ids == played[:, None]) & is_legal
-    assert is_played.any(1).all(), "a label is not among its board's moves"
     return BoardArrays(
         encodings=encode_fens(fens),
         action_ids=action_ids,
         is_legal=is_legal,
         values=values,
-        played=is_played.argmax(1),
+        played=played_columns(action_ids, is_legal, played),
         phases=np.array([PHASES.index(Phase(phase)) for phase in rows["phase"].to_pylist()], dtype=np.int64),
     )
 
@@ -166,3 +164,11 @@ def legal_columns(ids: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDAr
     action_ids = np.zeros(is_legal.shape, dtype=np.int64)
     action_ids[is_legal] = np.concatenate(ids)
     return action_ids, is_legal
+
+
+def played_columns(action_ids: NDArray[np.int64], is_legal: NDArray[np.bool_], played: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the column [N] of each position's played move (action id, [N])."""
+    is_played = (action_ids == played[:, None]) & is_legal
+    assert is_played.any(1).all(), "a label is not among its board's moves"
+    columns: NDArray[np.int64] = is_played.argmax(1)
+    return columns
