@@ -71,9 +71,9 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the first of the dialects that know the most of these columns."""
+    """Return the first of other trainers' dialects that know the most of these columns."""
     known = [plain(column) for column in columns]
-    return max(DIALECTS, key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
+    return max(DIALECTS[1:], key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:

@@ -204,7 +204,7 @@ def entropy_collapse(run: Assessment) -> Answer:
     if history.is_ours:  # This project's trainer raises a collapsed entropy again, so the lowest block counts.
         late = float(history.blocks(entropy)[:, 2].min())
     else:
-        early = max(early, median(entropy.values[:3]), median(fifth(entropy.values)))
+        early = max(early, float(entropy.logged[0]), median(entropy.values[:3]), median(fifth(entropy.values)))
     answer = _is_collapsed(run, early, late)
     if answer is not True:
         return answer or None
@@ -480,11 +480,15 @@ def lost_format(run: Assessment) -> Answer:
     parsed, levels = run.history.series["parsed"], run.history.levels("parsed")
     if levels is None:
         return None
-    early, late, trend = max(levels[0], median(fifth(parsed.values))), levels[1], trend_of(parsed.values)
+    most, trend = max(1.0, float(parsed.values.max())), trend_of(parsed.values)  # Above 1: percent, or points of a format reward.
+    values, early, late = parsed.values / most, max(levels[0], median(fifth(parsed.values))) / most, levels[1] / most
+    is_lost_at_once = not run.history.is_ours and len(values) > 1 and values[0] > 0.5 and values[0] - values[1:].max() > 0.2
+    if is_lost_at_once:
+        early = max(early, float(values[0]))
     # A format reward can have a maximum below 1, so low values have a relative limit.
     least = 0.2 if run.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)
-    is_noise = not run.is_live and len(parsed) >= 15 and trend.change >= 0 and not trend.has_lost
-    begin = parsed.first_step(parsed.values < (early + late) / 2)
+    is_noise = not run.is_live and len(parsed) >= 15 and trend.change >= 0 and not trend.has_lost and not is_lost_at_once
+    begin = parsed.first_step(values < (early + late) / 2)
     return evidence_of(parsed, parsed.from_to(), begin=begin) if early - late > least and not is_noise else None
 
 

@@ -27,6 +27,7 @@ _CHECKED_FOR_NAN: Final = frozenset(
 _DENSE: Final = 0.5  # A column with at least this fraction of finite cells counts as logged in every row.
 _REGULAR: Final = 0.9  # A column with at least this fraction of equal gaps counts as logged at intervals.
 _SAME: Final = 0.02  # Values with at most this relative difference count as equal.
+_CLOCK: Final = 1e8  # Seconds since 1970.
 _RESUMES: Final = 20  # Largest number of resumes; each appends rows that begin at an earlier step.
 _Parts = Sequence[tuple[Array, Array]]
 """A column's steps and cells, one pair per table."""
@@ -243,9 +244,15 @@ class History:
         used = {series.column: name for name, series in self.series.items()}
         columns = [column if plain(column) == name else f"{column} ({name})" for column, name in sorted(used.items())]
         columns += sorted(self.not_finite.keys() - used.keys())
-        unused = [f"{column} (like {near}?)" if (near := dialects.nearest_column(column)) else column for column in self.unused]
+        unused = [f"{column}{self._hint(column)}" for column in self.unused]
         lines = [f"read as: {self.dialect.name}, {self.num_rows:,} rows", f"columns used: {', '.join(columns) or 'none'}"]
         return "\n".join([*lines, f"not used: {', '.join(unused) or 'none'}", *(f"note: {note}" for note in self.notes)])
+
+    def _hint(self, unused: str) -> str:
+        if meaning_of(unused, self.dialect) is not None:
+            return " (no numbers)"
+        near = dialects.nearest_column(unused)
+        return f" (like {near}?)" if near else ""
 
 
 def read_tables(paths: Sequence[Path]) -> History:
@@ -272,7 +279,8 @@ def _of_training(table: Table) -> Table:
         table = table.taken(np.flatnonzero(is_training)) if any(is_training) else table
     for name in [name for name in table.numbers if plain(name) in TABLES["times"]]:
         times = table.numbers[name]
-        if np.isfinite(times).all() and (np.diff(times) < 0).any():
+        # A smaller number is no clock: it counts from the start of a process, and a resumed one starts again.
+        if np.isfinite(times).all() and times.min() >= _CLOCK and (np.diff(times) < 0).any():
             table = table.taken(np.argsort(times, kind="stable"))
     return table
 
@@ -282,6 +290,14 @@ def _in_wide_form(table: Table) -> Iterator[Table]:
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:
+        # MLflow stores NaN as 0.
+        if (mark := names.get("is_nan")) is not None:
+            is_nan = (
+                table.numbers[mark] == 1
+                if mark in table.numbers
+                else np.array([cell.lower() in ("t", "true") for cell in table.texts[mark]])
+            )
+            table.numbers[names["value"]] = np.where(is_nan, NAN, table.numbers[names["value"]])
         cells, step = np.array(table.texts[key]), [("step", names[name]) for name in ("step", "global_step") if name in names][:1]
         for name in dict.fromkeys(table.texts[key]):
             yield Table(table.path, {new: table.numbers[old][cells == name] for new, old in (*step, (name, names["value"]))})

@@ -39,7 +39,8 @@ _CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")  # verl's console.
 _DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")  # A printed dictionary: Hugging Face's Trainer, slime.
 _WRAPPED_NUMBER: Final = re.compile(r"(?:\w+\.)*\w+\(([^()]*)\)")  # `np.float64(0.1)`.
 _DECIMAL_COMMA: Final = r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?"  # `0,1`.
-_THOUSANDS: Final = r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?"  # `1,200.5`.
+_THOUSANDS: Final = r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?"  # `1,200.5`.
+_PERCENT: Final = r"[+-]?[\d.,]+\s*%"
 
 
 class HistoryError(PlainError, ValueError):
@@ -81,11 +82,16 @@ def read_table(path: Path) -> Table:
     lines = io.TextIOWrapper(io.BytesIO(raw), encoding, errors="replace")
     if not start:
         raise HistoryError(f"{path}: is empty")
-    if start.startswith("[") or (start.startswith("{") and not start.startswith("{'")):
-        return _json(path, start, lines)
-    if not start.startswith("#") and (_CONSOLE.search(_ESCAPES.sub("", start)) or _DICTIONARY.search(start)):
-        return _of_rows(path, _console_rows(lines))
-    return _csv(path, start, lines)
+    is_json = start.startswith(("[", "{")) and not start.startswith("{'")
+    if is_json or start.startswith("#") or not (_CONSOLE.search(_ESCAPES.sub("", start)) or _DICTIONARY.search(start)):
+        try:
+            return (_json if is_json else _csv)(path, start, lines)
+        except HistoryError:
+            lines.seek(0)  # A console may begin with other lines.
+            if next(_console_rows(lines), None) is None:
+                raise
+        lines.seek(0)
+    return _of_rows(path, _console_rows(lines))
 
 
 def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
@@ -130,6 +136,8 @@ def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | Non
     import pandas as pd
 
     texts = cells.astype("str").str.strip().where(cells.notna(), "")
+    is_percent = texts.str.fullmatch(_PERCENT)
+    texts = texts.where(~is_percent, texts.str.rstrip("% "))
     commas = texts[texts.str.contains(",", regex=False)]
     if len(commas):
         is_thousands = not has_decimal_commas and commas.str.fullmatch(_THOUSANDS).all()
@@ -139,6 +147,7 @@ def _parsed(cells: "pd.Series[Any]", *, has_decimal_commas: bool) -> Array | Non
     values = np.array(pd.to_numeric(texts, errors="coerce"), dtype=float)
     values[(np.abs(values) > LARGEST) | lower.str.fullmatch(r"[+-]?inf(?:inity)?").to_numpy(dtype=bool)] = INFINITE
     values[lower.isin(["nan", "+nan", "-nan"]).to_numpy(dtype=bool)] = NAN
+    values[is_percent.to_numpy(dtype=bool)] /= 100
     return None if np.isnan(values).all() else values
 
 

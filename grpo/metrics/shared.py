@@ -5,6 +5,8 @@ from typing import Final
 
 ENTROPY_BOUNDS: Final = (0.005, 0.05)
 """Bounds of the entropy coefficient (reward per nat) if `entropy_schedule = "target"`. The controller multiplies, so 0 could not rise."""
+KL_BOUNDS: Final = (1e-4, 0.1)
+"""Bounds of the KL coefficient if `kl_target` is set."""
 
 TERMS: Final = ("policy", "entropy", "reference_kl", "recovery_kl")
 """Terms of the objective: clipped surrogate, entropy, KL(policy || reference), KL(reference || policy).

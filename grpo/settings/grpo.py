@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from grpo.metrics.shared import ENTROPY_BOUNDS
+from grpo.metrics.shared import ENTROPY_BOUNDS, KL_BOUNDS
 from grpo.settings.types import Count, NotNegative, Positive, Section
 
 
@@ -105,7 +105,13 @@ class GrpoConfig(Section):
         low, high = ENTROPY_BOUNDS
         if self.entropy_schedule == "target" and not low <= self.entropy_coefficient <= high:
             raise ValueError(
-                f"entropy_coefficient ({self.entropy_coefficient}) must be {low} to {high}, the bounds of the entropy controller;"
+                f"entropy_coefficient ({self.entropy_coefficient}) must be {low} to {high}, the bounds of its controller;"
                 ' entropy_schedule = "constant" allows any coefficient'
+            )
+        low, high = KL_BOUNDS
+        if self.kl_target is not None and not low <= self.kl_coefficient <= high:
+            raise ValueError(
+                f"kl_coefficient ({self.kl_coefficient}) must be {low} to {high}, the bounds of its controller; without kl_target any"
+                " coefficient is allowed"
             )
         return self

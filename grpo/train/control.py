@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.metrics.records import Event
-from grpo.metrics.shared import ENTROPY_BOUNDS
+from grpo.metrics.shared import ENTROPY_BOUNDS, KL_BOUNDS
 from grpo.settings.grpo import FieldNotesRecovery, GrpoConfig
 
 CRITICAL_WINDOW: Final = 10
@@ -37,8 +37,7 @@ _NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery (effect: docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy (nats) at which a recovery ends."""
-_MIN_KL_COEFFICIENT, _MAX_KL_COEFFICIENT = 1e-4, 0.1  # The controller multiplies, so 0 could not rise.
+"""Mean entropy (nats) at which a recovery ends, unless `grpo.critical_entropy` is higher."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,10 +155,10 @@ class FieldNotesController(Controller):
 
 
 class AdaptiveKlController(Controller):
-    """Steers KL(policy || reference) to `target` nats: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within 1e-4 to 0.1."""
+    """Steers KL(policy || reference) to `target` nats: coefficient *= 1 + clip(KL / target - 1, -0.2, 0.2) / 20, within `KL_BOUNDS`."""
 
     def __init__(self, target: float, coefficient: float) -> None:
-        super().__init__(kl_coefficient=_within_bounds(coefficient))
+        super().__init__(kl_coefficient=coefficient)
         self._target = target
 
     def knobs(self) -> dict[str, float]:
@@ -168,12 +167,14 @@ class AdaptiveKlController(Controller):
     def observe(self, *, step: int, entropy: float, log_num_legal: float, kl: float) -> Decision:  # noqa: ARG002
         if math.isfinite(kl):
             error = min(max(kl / self._target - 1, -_MAX_KL_ERROR), _MAX_KL_ERROR)
-            self.state["kl_coefficient"] = _within_bounds(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON))
+            low, high = KL_BOUNDS
+            self.state["kl_coefficient"] = min(max(self.state["kl_coefficient"] * (1 + error / _KL_HORIZON), low), high)
         return _GO_ON
 
     @property
     def is_saturated(self) -> bool:
-        return not _MIN_KL_COEFFICIENT < self.state["kl_coefficient"] < _MAX_KL_COEFFICIENT
+        low, high = KL_BOUNDS
+        return not low < self.state["kl_coefficient"] < high
 
 
 class CriticalEntropyController(Controller):
@@ -182,6 +183,7 @@ class CriticalEntropyController(Controller):
     def __init__(self, config: GrpoConfig) -> None:
         super().__init__(entropies=[], num_recoveries=0, steps_recovering=None)  # None: not in a recovery.
         self._critical_entropy, self._recovery = config.critical_entropy, config.recovery
+        self._healthy_entropy = max(HEALTHY_ENTROPY, config.critical_entropy)
 
     @property
     def mean_entropy(self) -> float:
@@ -200,15 +202,14 @@ class CriticalEntropyController(Controller):
         if state["steps_recovering"] is not None:
             state["steps_recovering"] += 1
             steps = f"at step {step}, {state['steps_recovering']} steps of KL(reference || policy)"
-            # `grpo.critical_entropy` may be above `HEALTHY_ENTROPY`.
-            if mean >= HEALTHY_ENTROPY and not is_critical:
+            if mean >= self._healthy_entropy:
                 state["steps_recovering"] = None
                 return "", (Event("recovery_ended", f"{steps} have brought mean entropy to {mean:.3g} nats"),)
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
             return _stop_decision(
-                f"{steps} have not brought mean entropy, {mean:.3g} nats, to {HEALTHY_ENTROPY:g}: raise grpo.learning_rate, or begin at an"
-                " earlier checkpoint"
+                f"{steps} have not brought mean entropy, {mean:.3g} nats, to {self._healthy_entropy:g}: raise grpo.learning_rate, or begin at"
+                " an earlier checkpoint"
             )
         if not is_critical:
             return _GO_ON
@@ -225,7 +226,7 @@ class CriticalEntropyController(Controller):
         state["steps_recovering"] = 0
         started = (
             f"recovery {state['num_recoveries']} of at most {MAX_RECOVERIES} begins after step {step}: KL(reference || policy) joins"
-            f" the loss with coefficient {RECOVERY_COEFFICIENT:g}, until mean entropy is {HEALTHY_ENTROPY:g} nats"
+            f" the loss with coefficient {RECOVERY_COEFFICIENT:g}, until mean entropy is {self._healthy_entropy:g} nats"
         )
         return "", (Event("entropy_critical", message), Event("recovery_started", started))
 
@@ -329,7 +330,3 @@ class Control:
 
 def _stop_decision(message: str) -> Decision:
     return message, (Event("entropy_critical", message),)
-
-
-def _within_bounds(coefficient: float) -> float:
-    return min(max(coefficient, _MIN_KL_COEFFICIENT), _MAX_KL_COEFFICIENT)

@@ -123,6 +123,12 @@ MADE: Mapping[str, tuple[Mapping[str, Column], tuple[str, ...]]] = {
         ("diverging", "falling_reward"),
     ),
     "a fall that is over early": ({"reward": lambda step: 0.5 if step < 100 else 0.1 + 0.02 * math.sin(3 * step)}, ("falling_reward",)),
+    "a collapse before the second row": ({"entropy": lambda step: 0.05 if step else 2.8}, ("entropy_collapse",)),
+    "a format that is lost before the second row": (
+        {"parse_rate": lambda step: 0.03 + 0.01 * math.sin(step) if step else 0.95}, ("lost_format",),
+    ),
+    "a parse rate in percent": ({"parse_rate": lambda step: 98 - 0.7 * share(step)}, ()),
+    "a format reward in points": ({"parse_rate": lambda step: 2.9 - 0.3 * share(step)}, ()),
     "all that was gained is lost again": ({"reward": lambda step: 0.2 + (0.5 * share(step) if step < 900 else 0.05)}, ("falling_reward",)),
 }  # fmt: skip
 

@@ -127,6 +127,32 @@ def test_a_console_of_verl_is_read_between_other_lines(tmp_path: Path) -> None:
     assert found(history) == {"entropy": ([1, 2], [0.1, 0.2]), "reward": ([1, 2], [0.5, 0.5])}
 
 
+@pytest.mark.parametrize(
+    "first", ["[2025-02-01 10:00:00,123] [INFO] [accelerator.py:1] starts\n", "{'actor':\n {'path': 'x'}}\n", "{\n", "x\n" * 150_000]
+)
+def test_a_console_may_begin_with_other_lines(first: str, tmp_path: Path) -> None:
+    history = read(tmp_path, first + "".join(f"{row}\n" for row in ROWS), "console.log")
+    assert found(history) == EXPECTED
+
+
+def test_percent_signs_are_read(tmp_path: Path) -> None:
+    history = read(tmp_path, text_of([row | {"clip_fraction": f"{row['step']} %", "reward": f"{row['step']}.5%"} for row in ROWS]))
+    assert history.series["clip_fraction"].values.tolist() == pytest.approx([row["step"] / 100 for row in ROWS])
+    assert history.series["reward"].values[0] == pytest.approx(0.015)
+
+
+def test_three_decimals_after_a_comma_are_no_thousands(tmp_path: Path) -> None:
+    history = read(tmp_path, text_of([row | {"kl": f'"0,{row["step"]:03}"', "reward": f'"{row["step"]},500"'} for row in ROWS]))
+    assert history.series["kl"].values.tolist() == pytest.approx([row["step"] / 1_000 for row in ROWS])
+    assert history.series["reward"].values[0] == 1_500  # No cell of this column says otherwise.
+
+
+def test_mlflows_zero_for_nan_is_nan(tmp_path: Path) -> None:
+    for no, yes in (("0", "1"), ("f", "t"), ("False", "True")):
+        lines = [{"key": "loss", "value": 0.1 * (step <= 6), "step": step, "is_nan": yes if step > 6 else no} for step in range(1, 13)]
+        assert read(tmp_path, text_of(lines)).not_finite == {"loss": [7, 8, 9, 10, 11, 12]}
+
+
 def test_a_file_of_tensorboard_is_named_after_its_quantity_and_a_panel_after_its_columns(tmp_path: Path) -> None:
     board = "Wall time,Step,Value\n1.0,10,0.5\n2.0,20,0.6\n"
     assert found(read(tmp_path, board, "run-PPO_1-tag-rollout_ep_rew_mean.csv")) == {"reward": ([10, 20], [0.5, 0.6])}
@@ -152,6 +178,12 @@ def test_of_a_log_that_was_appended_to_the_later_row_counts_and_the_reader_is_to
         history = read(tmp_path, text_of(rows))
         assert history.series["reward"].values.tolist() == [*EXPECTED["reward"][1][:7], *[9.0] * 5]
         assert "3 steps are logged twice (8 to 10)" in history.notes[0]
+
+
+def test_a_clock_that_begins_again_with_a_resume_orders_no_rows(tmp_path: Path) -> None:
+    first, again = ROWS[:10], [{**row, "reward": 9.0} for row in ROWS[7:]]
+    rows = [row | {"wall_time": 10.0 * at} for part in (first, again) for at, row in enumerate(part)]
+    assert read(tmp_path, text_of(rows)).series["reward"].values.tolist() == [*EXPECTED["reward"][1][:7], *[9.0] * 5]
 
 
 SEVERAL_RUNS = {
@@ -193,6 +225,8 @@ def test_nan_counts_where_a_column_is_otherwise_recorded(cells: list[str], steps
 def test_columns_that_nothing_reads_are_listed_with_the_nearest_name_and_percents_are_taken_for_such(tmp_path: Path) -> None:
     history = read(tmp_path, text_of([{**row, "grad_nrom": 1, "clip_fraction": 4 + row["kl"], "zzz": 1, "text": "a"} for row in ROWS]))
     told = history.columns_text()
+    assert "rewardd (like reward?)" in read(tmp_path, "step,rewardd,kl\n1,2,high\n").columns_text()
+    assert "kl (no numbers)" in read(tmp_path, "step,rewardd,kl\n1,2,high\n").columns_text()
     assert "grad_nrom (like grad_norm?)" in told
     assert "zzz" in told
     assert "clip_fraction is read as percent" in told

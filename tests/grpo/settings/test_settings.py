@@ -30,6 +30,8 @@ BAD_SETTINGS = (
     ("language.max_questions = 5", '[language] needs policy.kind = "language": set this kind, or leave out [language]'),
     ("pretrain.num_steps = 0", 'num_steps = 0 needs policy.kind = "language": set this kind, or at least 1 step'),
     ("grpo.entropy_coefficient = 0.0", 'controller; entropy_schedule = "constant" allows any coefficient'),
+    ("grpo.kl_target = 0.05\ngrpo.kl_coefficient = 0.5", "kl_coefficient (0.5) must be 0.0001 to 0.1, the bounds of its controller"),
+    ("grpo.kl_target = 0.05\ngrpo.kl_coefficient = 0.0", "without kl_target any coefficient is allowed"),
     ('policy.kind = "language"\nlanguage.model = "a/b"', "pretrain.learning_rate (0.004) is too high for the pretrained model"),
     (f"grpo.states_per_step = {2 * NUM_TRAIN}\ngrpo.self_play_fraction = 0.0", f"cannot exceed boards.num_train ({NUM_TRAIN})"),
     ("grpo.states_per_step = 600\ngrpo.self_play_fraction = 0.5\ngrpo.self_play_states = 299", "self_play_states (299) must be at least"),
