@@ -208,8 +208,8 @@ class CriticalEntropyController(Controller):
             if state["steps_recovering"] < _MAX_RECOVERY_STEPS:
                 return _GO_ON
             return _stop_decision(
-                f"{steps} have not brought mean entropy, {mean:.3g} nats, to {self._healthy_entropy:g}: raise grpo.learning_rate, or begin at"
-                " an earlier checkpoint"
+                f"{steps} have not brought mean entropy, {mean:.3g} nats, to {self._healthy_entropy:g}: raise grpo.learning_rate, or begin"
+                " at an earlier checkpoint"
             )
         if not is_critical:
             return _GO_ON
