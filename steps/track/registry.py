@@ -256,7 +256,8 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
         reason = why_peak_stays(offered, current, _peaks_of(offered.initial_weights, preset, client))
     else:
         # A champion that is newer than this run's games stays, because the run has not beaten it.
-        has_won = current is None or (decision.replaces_previous and current.weights == decision.previous_weights)
+        beaten = [decision.initial_weights] * decision.promoted + [decision.previous_weights] * decision.replaces_previous
+        has_won = current is None or current.weights in beaten
         reason = "" if has_won else f"version {offered.number} has not beaten it"
     if not reason:
         client.set_registered_model_alias(f"{MODEL}{preset}", role, str(offered.number))

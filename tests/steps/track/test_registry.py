@@ -119,6 +119,19 @@ def test_a_champion_is_replaced_only_by_who_has_beaten_that_one(
     assert held(machine)["champion"] == 8
 
 
+def test_a_champion_that_is_the_runs_start_is_replaced_by_who_has_beaten_the_start(
+    finished: Callable[..., TrackedRun], machine: Machine
+) -> None:
+    finished(promoted=False, champion_step=0, initial_weights="start", candidate_weights="no-better")
+    assert named("champion", machine).weights == "start"
+    finished(promoted=False, champion_step=0, initial_weights="start", candidate_weights="no-better-either")
+    assert held(machine)["champion"] == 2
+    finished(promoted=True, champion_step=100, initial_weights="start", candidate_weights="better")
+    assert named("champion", machine).weights == "better"
+    finished(promoted=True, champion_step=100, initial_weights="start", candidate_weights="has-not-played-it")
+    assert named("champion", machine).weights == "better"
+
+
 def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(finished: Callable[..., TrackedRun], machine: Machine) -> None:
     runs = {preset: finished(preset=preset, peak=peak_at(low)) for preset, low in (("default", 0.5), ("smoke", 0.6))}
     for preset, run in runs.items():
