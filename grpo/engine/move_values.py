@@ -13,12 +13,13 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
+from grpo.board import MAX_LEGAL_MOVES
 from grpo.board.actions import ACTION_UCI, action_id, legal_action_ids
 from grpo.board.draws import drawing_moves, repeating_moves
 from grpo.board.encoding import mover_fen
 from grpo.engine.answers import EngineAnswer, EngineError, Score
 from grpo.engine.identity import EngineMissingError
-from grpo.engine.pool import MAX_LINES, EnginePool, Query
+from grpo.engine.pool import EnginePool, Query
 
 LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
@@ -70,7 +71,7 @@ class ValueTable:
 
 
 def engine_options() -> dict[str, str | int]:
-    return {"Hash": HASH_MIB, "MultiPV": MAX_LINES}
+    return {"Hash": HASH_MIB, "MultiPV": MAX_LEGAL_MOVES}
 
 
 def try_engine(path: str, *, depth: int) -> None:

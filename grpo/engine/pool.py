@@ -19,7 +19,6 @@ from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, par
 from grpo.engine.identity import EngineMissingError, find_engine
 from grpo.engine.process import SILENT_SECONDS, EngineProcess
 
-MAX_LINES: Final = 256  # MultiPV (number of moves to score); no position has more than 218.
 PLAYING_HASH_MIB: Final = 1
 """`Hash` (cache of positions) of engines that play games. Their ratings hold only for this size."""
 

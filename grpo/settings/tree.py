@@ -103,7 +103,7 @@ class PretrainConfig(Section):
     """Imitation before GRPO. The policy imitates the moves played or, with `language.lists_moves`, answers made from move values."""
 
     max_positions: Count = 150_000
-    """Maximum positions that a network, or a language model without `lists_moves`, imitates."""
+    """Maximum positions that a network (never fewer than all training boards), or a language model without `lists_moves`, imitates."""
     batch_size: Count = 256
     """Boards, or a language model's answers, per step."""
     learning_rate: Positive = 5e-3

@@ -145,6 +145,7 @@ def _sentence(candidate: int, claim: Claim, gain: LadderGain, worse_phases: Sequ
         own = "beats its own start"
     else:
         own = "plays worse than its own start" if claim.interval.high < _EVEN else "was not shown to beat its own start"
+        own += " after Holm's correction" if claim.interval.low > _EVEN else ""
     others = {
         LadderFinding.HIGHER: "it gains too" if claim.is_shown else "it gains",
         LadderFinding.NOT_SHOWN: "the games are too few to tell",

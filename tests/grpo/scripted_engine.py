@@ -100,7 +100,8 @@ class _Engine:
             elif word == "position":
                 self.fen = self._fen_after(*rest.removeprefix("fen ").split(" moves "))
             elif word == "setoption" and rest.startswith("name MultiPV value "):
-                self.num_lines = min(int(rest.split()[-1]), self.plan["multi_pv"])
+                lines = int(rest.split()[-1])
+                self.num_lines = lines if lines <= self.plan["multi_pv"] else self.num_lines  # As Stockfish, for values out of range.
             elif word == "go":
                 self._go(rest)
             elif word == "quit":

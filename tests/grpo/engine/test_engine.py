@@ -14,9 +14,10 @@ import chess
 import pytest
 from scripted_engine import ScriptedEngine, move_scores
 
+from grpo.board import MAX_LEGAL_MOVES
 from grpo.engine.answers import EngineAnswer, EngineError, IllegalMoveError, Score, parse_answer
 from grpo.engine.identity import EngineMissingError, identify
-from grpo.engine.pool import MAX_LINES, EnginePool, Query
+from grpo.engine.pool import EnginePool, Query
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -28,7 +29,7 @@ FENS = [
     "4k3/8/8/8/8/8/4P3/4K3 b - - 0 1",
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
 ]
-ALL_LINES: dict[str, str | int] = {"MultiPV": MAX_LINES, "Hash": 1}
+ALL_LINES: dict[str, str | int] = {"MultiPV": MAX_LEGAL_MOVES, "Hash": 1}
 Scripted = Callable[..., ScriptedEngine]
 
 

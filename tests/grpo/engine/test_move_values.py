@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
+from grpo.board import MAX_LEGAL_MOVES
 from grpo.board.actions import action_id, legal_action_ids, mirror_move
 from grpo.board.draws import drawing_moves
 from grpo.board.encoding import mover_fen, mover_view
@@ -62,7 +63,7 @@ def test_an_engine_that_cannot_value_every_move_is_refused_with_the_reason(
 
 
 def test_an_engine_in_order_is_not_refused(stockfish: str, scripted: Callable[..., ScriptedEngine]) -> None:
-    for path in (stockfish, scripted({"kind": "crash"}).path):
+    for path in (stockfish, scripted({"kind": "crash"}).path, scripted(multi_pv=MAX_LEGAL_MOVES).path):
         try_engine(path, depth=2)
 
 

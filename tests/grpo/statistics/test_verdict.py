@@ -53,7 +53,10 @@ def test_a_candidate_is_better_only_when_the_whole_interval_lies_above_one_half(
 def test_two_deciding_claims_are_adjusted_by_holm() -> None:
     assert LEVEL / 2 < p_value(LIKELY) < LEVEL
     assert verdict_on(LIKELY).promoted
-    assert not verdict_on(LIKELY, previous=EVEN).promoted, "one of two claims must be surer than one alone"
+    one_of_two = verdict_on(LIKELY, previous=EVEN)
+    assert not one_of_two.promoted, "one of two claims must be surer than one alone"
+    assert "was not shown to beat its own start after Holm's correction (+" in one_of_two.sentence, "its interval is above 0"
+    assert "Holm" not in verdict_on(EVEN, previous=EVEN).sentence + verdict_on(STRONG, previous=EVEN).sentence
     assert verdict_on(LIKELY, previous=STRONG).replaces_previous, "the second of two is as sure as one alone"
     unbeaten, only_previous = verdict_on(STRONG, previous=EVEN), verdict_on(EVEN, previous=STRONG)
     assert (unbeaten.promoted, unbeaten.replaces_previous) == (True, False)
