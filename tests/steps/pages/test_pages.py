@@ -147,9 +147,11 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
 def test_the_strength_of_a_policy_is_what_its_games_have_shown_and_the_same_in_the_registry(tmp_path: Path) -> None:
     results = made_results(tmp_path)
     told = {step: results.decision.strength(step) for step in (0, 100, 250, 7)}
-    assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+220, +260] above a random mover, on the ladder of its run."
+    assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+180, +300] above a random mover, on the ladder of its run."
     assert told[100].startswith("+191 Elo [")
-    assert "against its own start; +260 Elo [+240, +280] above" in told[100]
+    assert "against its own start; +260 Elo [+200, +320] above" in told[100]
+    rows = re.findall(r"^(pretrained|step 100) .*\] +(.*)$", "\n".join(verdict_lines(results)), re.MULTILINE)
+    assert rows == [("pretrained", "+240 [+180, +300]"), ("step 100", "+260 [+200, +320]")], "as the ladder's table"
     assert "in screening games, which overestimate the best step; it was not rated" in told[250]
     assert told[7] == "It played no game; it was not rated on the ladder."
     for role, step in (("champion", 100), ("peak", 250)):
