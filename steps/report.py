@@ -18,7 +18,7 @@ from grpo.match.selection import Selection
 from grpo.match.strength import strength_in_words
 from grpo.metrics.shared import MOVE_QUALITY
 from grpo.policy.files import policy_facts
-from grpo.settings.names import compared_settings, flattened
+from grpo.settings.names import flattened
 from grpo.statistics.intervals import Estimate, Unit, regret_interval
 from steps.cards.page import CardPart, Seen, markdown_part, page_part
 from steps.names import CHAMPION, FINDINGS, MODEL_CARD, REPORT, REPORT_PAGE, RESULTS
@@ -38,7 +38,6 @@ STEP: Final = Step(
 )
 _Form = TypeVar("_Form", bound=Document)
 _Yardstick = dict[str, str | None]  # What a result depends on besides the measured policy -> value or output hash.
-_RULES: Final = ("evaluation.max_plies", "evaluation.opening_book")
 _REGRET: Final = "heldout/regret_best"
 
 
@@ -72,7 +71,7 @@ def run_results(folders: Mapping[str, Path], *, origin: str = "") -> Results:
         kind=settings["policy.kind"],
         origin=None if not origin else ResumedFrom(run=run, step=int(step)),
         decision=decision,
-        measurements=tuple(_measured(outputs, baseline, decision, compared_settings(settings))),
+        measurements=tuple(_measured(outputs, baseline, decision, settings)),
         ladder=ladder,
         strength=strength_in_words(decision, baseline, ladder.rungs),
         quality={name: (baseline.heldout[name], candidate.get(name)) for name in MOVE_QUALITY},
@@ -97,10 +96,11 @@ class _Output:
 
 
 def _measured(
-    outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, str]
+    outputs: Mapping[str, _Output], baseline: BaselineReport, decision: Selection, settings: Mapping[str, Any]
 ) -> Iterator[Measurement]:
     """`compare` matches measurements by name, so names must not change."""
-    rules: _Yardstick = {name: settings.get(name, "") for name in _RULES}
+    book = outputs["baseline"].parts["inputs"].get("opening book", "")
+    rules: _Yardstick = {"evaluation.max_plies": str(settings["evaluation.max_plies"]), "opening book": book}
     pretrained: _Yardstick = {"pretrained policy": outputs["pretrain"].hash}
     ladder: _Yardstick = {"ladder": outputs["calibrate"].hash}
     boards: _Yardstick = {"held-out boards": outputs["join_boards"].hash}

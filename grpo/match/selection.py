@@ -67,7 +67,7 @@ class Selection(Decision):
         place = {PRETRAINED_STEP: self.ladder_initial, self.candidate_step: self.ladder}.get(step)
         if place is None:
             return f"{gain}; it was not rated on the ladder."
-        return f"{gain}; {place.rating.text(Unit.ELO, suffix=' Elo')} above a random mover, on the ladder of its run."
+        return f"{gain}; {place.rating_of_all.text(Unit.ELO, suffix=' Elo')} above a random mover, on the ladder of its run."
 
     @property
     def placed(self) -> dict[str, Placement]:

@@ -87,14 +87,13 @@ def flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return by_name
 
 
-def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted name -> short text of all settings except `_NOT_COMPARED` and settings that are off.
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted name -> value of all settings except `_NOT_COMPARED` and settings that are off.
 
     >>> compared_settings({"seed": 1, "resources": {"num_tasks": 2}, "evaluation": {"ladder_nodes": [1, 300]}})
-    {'seed': '1', 'evaluation.ladder_nodes': '1 300'}
+    {'seed': 1, 'evaluation.ladder_nodes': [1, 300]}
     """
-    compared = {name: value for name, value in flattened(settings).items() if not is_within(name, _NOT_COMPARED)}
-    return {name: short(name, value) for name, value in compared.items() if value not in _OFF}
+    return {name: value for name, value in flattened(settings).items() if value not in _OFF and not is_within(name, _NOT_COMPARED)}
 
 
 def short(name: str, value: Any) -> str:

@@ -172,6 +172,12 @@ def between_runs(values: Sequence[float]) -> Estimate | None:
     return Estimate(value=mean, low=mean - margin, high=mean + margin)
 
 
+def claimed_mean(runs: Sequence[Estimate]) -> Estimate | None:
+    """Return the mean with its wider interval, between or within runs; None for fewer than two runs."""
+    between = between_runs([run.value for run in runs])
+    return None if between is None else max(between, within_runs(runs), key=lambda mean: mean.high - mean.low)
+
+
 def within_runs(estimates: Sequence[Estimate]) -> Estimate:
     """Return the mean of independent estimates, one per run, with its 95 % interval (MOVER). Differences between seeds are not covered.
 

@@ -2,8 +2,7 @@
 
 - Held-out regret: value that a policy's most likely moves lose on boards outside training. Only checkpoints with the lowest regret
   play against the pretrained policy (screening).
-- Candidate: checkpoint chosen by screening; new games (confirmation) judge it.
-- Peak: checkpoint to resume from. Its Elo against the pretrained policy has the highest lower bound.
+- Peak: checkpoint to resume from.
 - Ladder: rated opponents ("rungs").
 """
 

@@ -1,14 +1,11 @@
-"""Command `chess-grpo compare`.
-
-A yardstick is what a result depends on besides the policy: opponent, rules, ladder (rated opponents) or held-out boards. Only results with
-equal yardsticks are compared.
-"""
+"""Command `chess-grpo compare`."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
-from grpo.settings.names import compared_settings
+from grpo.settings.names import compared_settings, short
 from grpo.statistics.intervals import Unit, difference
 from steps.cli.runs import status_of
 from steps.cli.tables import text_table, when
@@ -46,8 +43,8 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
     else:
         yield from ["Data differ:", f"  A: {first.dataset}", f"  B: {second.dataset}"]
     settings_a, settings_b = compared_settings(first.settings), compared_settings(second.settings)
-    values = {name: (settings_a.get(name, "-"), settings_b.get(name, "-")) for name in sorted(settings_a | settings_b)}
-    changed = [f"  {name}: A {a}, B {b}" for name, (a, b) in values.items() if a != b]
+    values = {name: (settings_a.get(name), settings_b.get(name)) for name in sorted(settings_a | settings_b)}
+    changed = [_change(name, a, b) for name, (a, b) in values.items() if a != b]
     yield from ["Settings that differ:", *changed] if changed else ["Settings that differ: none"]
     results_a, results_b = ({result.name: result for result in results.measurements} for results in (first, second))
     rows, reused, not_compared = [], [], dict[str, list[str]]()
@@ -61,15 +58,23 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
             not_compared.setdefault(f"another or unknown {reason}", []).append(name)
         else:
             rows.append(_row(a, b))
-    yield f"Results: {'A, B, and A minus B with its 95 % interval (independent samples)' if rows else 'none can be compared'}"
+    yield f"Results: {'A, B, and A minus B with its 95 % interval' if rows else 'none can be compared'}"
     if rows:
         yield from text_table(rows, indent="  ").splitlines()
         yield "An interval that contains 0 neither shows nor excludes a difference. Among many rows, one may mislead by chance."
+        yield "Intervals count A and B as independent, so shared boards and openings make them too wide; ratings count the ladder as exact."
     if reused:
         yield f"Measured once, because the later run reused the output: {'; '.join(reused)}."
     if not_compared:
         reasons = [f"{reason}: {', '.join(names)}" for reason, names in not_compared.items()]
         yield f"Not comparable: {'; '.join(reasons)}."
+
+
+def _change(name: str, a: Any, b: Any) -> str:
+    text_a, text_b = short(name, a), short(name, b)
+    if text_a == text_b:
+        text_a, text_b = str(a), str(b)
+    return f"  {name}: A {text_a}, B {text_b}"
 
 
 def _row(a: Measurement, b: Measurement) -> tuple[str, ...]:

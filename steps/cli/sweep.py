@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from grpo.base.files import sha256_json
-from grpo.statistics.intervals import Estimate, Unit, between_runs, within_runs
+from grpo.statistics.intervals import Estimate, Unit, between_runs, claimed_mean, within_runs
 from steps import STEPS
 from steps.cli.tables import text_table
 from steps.run.code import ROOT, code_hash
@@ -26,10 +26,10 @@ from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, 
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
 _NOTES: Final = """
-Elo [95 % interval]. Gain: candidate against own start (policy before GRPO) in the confirmation games.
-Ladder gain: candidate's rating minus own start's.
-Between runs: the mean's interval covers all that a seed changes (Student's t); one seed has no interval.
-Within runs: the mean's interval covers only the luck of the games. If this interval is wider, the few runs agree by chance."""
+Elo [95 % interval]. Own start: the policy before GRPO, in the confirmation games. Other opponents: the ladder.
+Between runs: the mean's interval covers all that a seed changes (Student's t); one seed has none.
+Within runs: it covers only the luck of the games. If it is wider, the few runs agree by chance.
+*: the wider interval. A claim about a setting needs it."""
 
 
 @click.command()
@@ -78,8 +78,11 @@ def sweep_tables(rows: Sequence[SweepRow]) -> Iterator[tuple[str, list[list[str]
             values = [[row.gains[title] for row in finished] if all(title in row.gains for row in finished) else [] for title in titles]
             between = [between_runs([gain.value for gain in gains]) for gains in values]
             within = [within_runs(gains) if gains else None for gains in values]
-            table.append([f"mean over {len(finished)}, between runs", "", *map(_text, between)])
-            table.append([f"mean over {len(finished)}, within runs", "", *map(_text, within)])
+            claimed = [claimed_mean(gains) for gains in values]
+            for kind, means in {"between": between, "within": within}.items():
+                marks = [" *" if mean is not None and mean == claim else "" for mean, claim in zip(means, claimed, strict=True)]
+                texts = [_text(mean) + mark for mean, mark in zip(means, marks, strict=True)]
+                table.append([f"mean over {len(finished)}, {kind} runs", "", *texts])
         yield combination, table
 
 

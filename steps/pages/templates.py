@@ -31,7 +31,10 @@ _WIDTH: Final = 80  # Characters in a line of the verdict.
 _LABEL_WIDTH: Final = 29
 _BAR_HALF: Final = 12  # Characters on each side of a bar's middle.
 _BAR_WIDTH: Final = 2 * _BAR_HALF + 1
-_HOW_TO_READ: Final = "Brackets are 95 % intervals. The first row decides, by {num_pairs:,} pairs of new games."
+_HOW_TO_READ: Final = (
+    "Brackets are 95 % intervals. The first row decides, by {num_pairs:,} pairs of new games. Ratings include the ladder's errors, which"
+    " nearly cancel in gains."
+)
 _QUALITY: Final = dict(
     zip(MOVE_QUALITY, (("ACPL", "{:.0f}"), ("accuracy", "{:.1f}%"), ("blunders", "{:.1%}")), strict=True)
 )  # Label, format.
@@ -85,7 +88,7 @@ def verdict_picture(decision: Selection) -> list[str]:
     gain in Elo, against          -75         0         +75
     own start                                 |    [--o---] +53 [+31, +75]
     """
-    lines, gains, ratings = list[str](), decision.gains, {name: placed.rating for name, placed in decision.placed.items()}
+    lines, gains, ratings = list[str](), decision.gains, {name: placed.rating_of_all for name, placed in decision.placed.items()}
     if gains:
         widest = max(max(abs(gain.low), abs(gain.high)) for gain in gains.values())
         limit = next(scale for scale in _SCALES if scale >= min(widest, _SCALES[-1]))

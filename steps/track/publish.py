@@ -14,7 +14,7 @@ from typing import Any, Final
 from grpo.base.documents import DocumentError
 from grpo.base.errors import PlainError
 from grpo.base.files import CorruptError, locked
-from grpo.settings.names import compared_settings
+from grpo.settings.names import compared_settings, short
 from grpo.statistics.intervals import elo
 from steps import STEPS
 from steps.names import REPORT, RESULTS
@@ -129,7 +129,8 @@ class _View:
         results = None if reported is None else read_results(self._store.file(reported, RESULTS))
         parent = self._run_with_key(RUN, self._key, run.facts["label"], run.started, {"chess_grpo.step": "flow"})
         with self._noting_problems(f"what describes run {run.name}"):
-            self._describe(parent, _run_tags(run, results), compared_settings(run.facts["settings"]))
+            values = compared_settings(run.facts["settings"])
+            self._describe(parent, _run_tags(run, results), {name: short(name, value) for name, value in values.items()})
             for file, text in run.facts["texts"].items() if task is None else ():
                 tracking.refuse_foreign_place(str(parent.info.artifact_uri))
                 self._client.log_text(parent.info.run_id, text, file)

@@ -1,4 +1,4 @@
-"""Samples of output in README and tutorial are the code's, and README's numbers are those of docs/results.md."""
+"""Samples of output in README and tutorial are the code's, README's numbers those of docs/results.md, its means those of their seeds."""
 
 import ast
 import json
@@ -10,11 +10,12 @@ from grpo.match.selection import Selection
 from grpo.match.strength import strength_in_words
 from grpo.metrics.table import METRICS
 from grpo.settings.tree import read_settings
+from grpo.statistics.intervals import Estimate, Unit, claimed_mean
 from steps.pages.results import Results
 from steps.pages.templates import verdict_lines
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"tutorial": ROOT / "docs" / "tutorial.md", "README": ROOT / "README.md"}
+PAGES = {"README": ROOT / "README.md", **{name: ROOT / "docs" / f"{name}.md" for name in ("tutorial", "results", "language")}}
 VERDICT = json.loads((Path(__file__).parent / "verdicts.json").read_text())
 """Reports of `baseline` and `select`, from README's smoke run."""
 
@@ -54,9 +55,35 @@ def test_the_words_of_the_tutorials_log_are_in_the_code() -> None:
     assert {line: lacking for line in lines if (lacking := fixed_words(line) - printed)} == {}
 
 
+def measured() -> dict[str, str]:
+    """Return label -> result of the first table of docs/results.md."""
+    rows = [line.strip("| ").split(" | ") for line in PAGES["results"].read_text().splitlines()]
+    return {cells[0]: cells[1] for cells in rows if len(cells) == 3}
+
+
+def mean_of(seeds: str) -> str:
+    """Return the text of the mean of each seed's gain, with the interval for a claim. A gain without an interval counts as exact."""
+    gains = re.findall(r"([+-]\d+)(?: Elo)?(?: \[([+-]\d+), ([+-]\d+)\])?", seeds)
+    runs = [Estimate(value=float(value), low=float(low or value), high=float(high or value)) for value, low, high in gains]
+    mean = claimed_mean(runs)
+    assert mean is not None
+    return mean.text(Unit.ELO, suffix=" Elo")
+
+
+def test_each_mean_of_the_results_page_is_that_of_its_seeds_with_the_wider_interval() -> None:
+    parts = [part.replace("**", "").partition("]") for cell in measured().values() for part in re.split(r"mean (?=[*+-])", cell)[1:]]
+    language = dict(re.findall(r"^\| (.*?) \| (.*\])", PAGES["language"].read_text(), re.MULTILINE))
+    whole = " ".join(PAGES["language"].read_text().split())
+    for label in ("as played", "ladder gain as played, 120 pairs each"):
+        assert (mean := mean_of(language[label])) in whole
+        assert mean in measured()["language model against its own start, seeds 71 to 73"].replace("**", "")
+    assert len(parts) == 5
+    for mean, _, seeds in parts:
+        assert f"{mean}]" == mean_of(seeds)
+
+
 def test_the_numbers_of_readme_are_those_of_the_results_page() -> None:
-    readme, results = PAGES["README"].read_text(), (ROOT / "docs" / "results.md").read_text()
-    rows = {cells[0]: cells[1] for line in results.splitlines() if len(cells := line.strip("| ").split(" | ")) == 3}
+    readme, rows = PAGES["README"].read_text(), measured()
     [own] = re.findall(r"^mean (\+\d+) Elo", rows["default run: games against its own start"])
     [(gain, interval)] = re.findall(r"\*\*(\+\d+) Elo (\[.*?\])\*\*", rows["default run: ladder gain"])
     said = " ".join(readme.partition("\n## Result\n")[2].partition("\n## ")[0].split())

@@ -131,7 +131,7 @@ def made_reports(*, score: float = 0.75, elo: float = 10.0) -> dict[str, dict[st
     }
 
 
-def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, Path]:
+def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]], *, book: str = "") -> dict[str, Path]:
     rows = [
         {"step": 0, "heldout/regret_best": 0.061},
         {"step": 100, "heldout/regret_best": 0.0485, "heldout/regret_best_stderr": 0.0011, "heldout/regret_best/endgame": 0.04}
@@ -150,12 +150,13 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]]) -> dict[
         if step == "finetune":
             (folder / FINDINGS).parent.mkdir()
             write_document(folder / FINDINGS, DIAGNOSIS)
-        parts = {"inputs": {"engine": ENGINE}, "settings": SETTINGS}
+        inputs = {"engine": ENGINE} | ({"opening book": book} if book and step == "baseline" else {})
+        parts = {"inputs": inputs, "settings": SETTINGS}
         write_manifest(folder, {"step": step, "version": f"v-{step}", "code": CODE, "parts": parts})
     return folders
 
 
-def made_results(root: Path, reports: Mapping[str, Mapping[str, Any]] | None = None, *, origin: str = "") -> Results:
+def made_results(root: Path, reports: Mapping[str, Mapping[str, Any]] | None = None, *, origin: str = "", book: str = "") -> Results:
     """Return the results of a run with these reports, through JSON and back."""
-    results = run_results(write_outputs(root, made_reports() if reports is None else reports), origin=origin)
+    results = run_results(write_outputs(root, made_reports() if reports is None else reports, book=book), origin=origin)
     return Results.model_validate(results.model_dump(mode="json"))

@@ -101,7 +101,7 @@ def test_a_killed_run_is_run_again_after_a_failed_one_the_others_go_on_and_none_
         assert flows.started[4:] == [1]
 
 
-def test_means_come_with_the_interval_between_runs_and_that_within_them() -> None:
+def test_means_come_with_the_interval_between_runs_and_that_within_them_and_the_wider_is_marked() -> None:
     def row(seed: int, gain: float) -> SweepRow:
         found = {"gain": Estimate(value=gain, low=gain - 30, high=gain + 30)}
         return SweepRow(planned=planned(seeds=(seed,))[0], verdict="better", gains=found, is_finished=True)
@@ -110,11 +110,15 @@ def test_means_come_with_the_interval_between_runs_and_that_within_them() -> Non
     [(_, table)] = sweep_tables([row(seed, value) for seed, value in enumerate(values)])
     expected, half = stats.ttest_1samp(values, 0).confidence_interval(0.95), (3 * 30**2) ** 0.5 / 3
     assert table[-2:] == [
-        ["mean over 3, between runs", "", f"+170 [{expected.low:+.0f}, {expected.high:+.0f}]"],
+        ["mean over 3, between runs", "", f"+170 [{expected.low:+.0f}, {expected.high:+.0f}] *"],
         ["mean over 3, within runs", "", f"+170 [{170 - half:+.0f}, {170 + half:+.0f}]"],
     ]
+    [(_, alike)] = sweep_tables([row(seed, value) for seed, value in enumerate((100.0, 101.0, 102.0))])
+    assert [line[-1].endswith(" *") for line in alike[-2:]] == [False, True], "the few runs agree by chance"
     [(_, one)] = sweep_tables([row(0, 100)])
-    assert one[-2] == ["mean over 1, between runs", "", "-"], "one seed has no interval"
+    assert one[-2:] == [["mean over 1, between runs", "", "-"], ["mean over 1, within runs", "", "+100 [+70, +130]"]], (
+        "no claim of one seed"
+    )
 
 
 @pytest.mark.parametrize("words", [(TEST, "--seeds", "0", "1"), ("--seeds", "0", "1", TEST)])

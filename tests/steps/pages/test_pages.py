@@ -135,6 +135,7 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
     other["baseline"]["matches"]["random"] |= {"score": {"value": 0.25, "low": 0.2, "high": 0.3}}
     first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", other)
     lines = list(comparison(first, second))
+    assert not any("independent samples" in line for line in lines), "boards and openings are shared"
     [row] = [line for line in lines if "pretrained against a random mover" in line]
     assert re.search(r" 0\.750 +0\.250 +\+0\.500 \[.*A is better", row)
     [row] = [line for line in lines if "held-out regret of the pretrained policy" in line]
@@ -144,12 +145,33 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
     assert len("\n".join(lines).splitlines()) <= 25
 
 
+def test_settings_are_compared_by_their_values_and_books_by_their_content(tmp_path: Path) -> None:
+    shares = [[1.0, second, *[0.5] * 14, 0.01] for second in (0.9, 0.8)]
+    folders = [f"/models/{'long/' * 12}{name}" for name in "ab"]
+    first, second = (
+        made_results(tmp_path / name, made_reports(elo=elo), book=name).model_copy(
+            update={"settings": {"evaluation.ladder_fractions": each, "language.model": folder, "grpo.group_size": 8 * (1 + index)}}
+        )
+        for index, (name, elo, each, folder) in enumerate(zip("ab", (10, 20), shares, folders, strict=True))
+    )
+    lines = list(comparison(first, second))
+    told = dict(re.findall(r"^  (.*?): A (.*, B .*)", "\n".join(lines), re.MULTILINE))
+    assert told["grpo.group_size"] == "8, B 16"
+    assert told["language.model"] == ", B ".join(folders), "shortened, both would look alike"
+    assert told["evaluation.ladder_fractions"] == ", B ".join(map(str, shares))
+    assert re.search(r"another or unknown opening book: [^;]*candidate against pretrained \(best moves\)", lines[-1])
+    same = "\n".join(comparison(first, made_results(tmp_path / "c", made_reports(elo=20), book="a")))
+    assert "opening book" not in same
+
+
 def test_the_strength_of_a_policy_is_what_its_games_have_shown_and_the_same_in_the_registry(tmp_path: Path) -> None:
     results = made_results(tmp_path)
     told = {step: results.decision.strength(step) for step in (0, 100, 250, 7)}
-    assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+220, +260] above a random mover, on the ladder of its run."
+    assert told[0] == "It is the start of its run, without GRPO; +240 Elo [+180, +300] above a random mover, on the ladder of its run."
     assert told[100].startswith("+191 Elo [")
-    assert "against its own start; +260 Elo [+240, +280] above" in told[100]
+    assert "against its own start; +260 Elo [+200, +320] above" in told[100]
+    rows = re.findall(r"^(pretrained|step 100) .*\] +(.*)$", "\n".join(verdict_lines(results)), re.MULTILINE)
+    assert rows == [("pretrained", "+240 [+180, +300]"), ("step 100", "+260 [+200, +320]")], "as the ladder's table"
     assert "in screening games, which overestimate the best step; it was not rated" in told[250]
     assert told[7] == "It played no game; it was not rated on the ladder."
     for role, step in (("champion", 100), ("peak", 250)):
