@@ -26,7 +26,7 @@ class Measurement(Document):
     name: str  # Label on pages, the same in all runs.
     unit: Unit
     estimate: Estimate  # Value and 95 % interval; undecided games count as draws.
-    adjudicated: Estimate | None = None  # Undecided games go to the side that a search finds better. Not for the verdict.
+    adjudicated: Estimate | None = None  # Undecided games go to a side that a search finds 2.5 pawns ahead. Not for the verdict.
     num_games: int | None = None  # None for regret.
     decides: bool = False  # True for the verdict's row: the candidate's games against its own start.
     # Condition (opponent, rules, ladder or boards) -> value (None if unknown). Results with different yardsticks cannot be compared.
