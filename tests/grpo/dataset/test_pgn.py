@@ -76,6 +76,18 @@ def test_what_is_unusual_and_clear_is_read(text: str | bytes, expected: list[tup
     assert shown(text) == expected
 
 
+@pytest.mark.parametrize(
+    "gap", ["\n\n", "\n \n\t\n\n", "\n% escape\n\n; note\n\n", "\n{intro}\n\n", "\n{an\n\nintro}\n\n{more}\n\n", "\n\n[Round]\n\n"]
+)
+@pytest.mark.parametrize("indent", ["", " \t"])
+def test_a_game_keeps_its_tags_whatever_stands_before_its_moves(gap: str, indent: str) -> None:
+    text = "".join(f"{HEADER}{tag}\n{gap}1. e4 e5 *\n\n" for tag in ('[Variant "Chess960"]', '[WhiteElo "2500"]'))
+    variant, game = entries(indent + text.replace("\n", f"\n{indent}"))
+    assert isinstance(variant, Rejection)
+    assert isinstance(game, Game)
+    assert (variant.reason, len(game.moves), game.white_rating) == (Reason.VARIANT, 2, 2_500)
+
+
 COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1. d4 d5} 2. Nf3 {and [Event "so"]} 2... Nc6 1-0\n\n'
 
 
@@ -89,12 +101,15 @@ COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1.
         ('[Event "X"] [WhiteElo "2400"] [Result "0-1"]\n\n1. e4 e5 2. Nf3 0-1\n', [(3, "0-1")]),
         ('[Event "Y"]\n[Result "0-1"] 1. d4 d5 0-1\n\n[Event "Z"][Result "1-0"]\n1. c4 1-0\n', [(2, "0-1"), (1, "1-0")]),
         ('[Event "a "fine" game"]\n[Result "1-0"] ; he resigned\n[White "x"]\n\n1. e4 1-0\n', [(1, "1-0")]),
+        (f"{HEADER}\n\n{HEADER}\n1. e4 *\n", [Reason.NO_MOVES, (1, "*")]),
         # Tags other than Event, with no blank line before them.
         ('[White "a"]\n\n1. e4 *\n[White "b"]\n[Black "c"]\n\n1. d4 d5 *\n', [(1, "*"), (2, "*")]),
         (HEADER.replace("\n", "\r") + "\r1. e4 e5\r2. Nf3 *\r\r" + HEADER.replace("\n", "\r") + "\r1. d4 *\r", [(3, "*"), (1, "*")]),
     ],
 )
-def test_games_end_where_their_text_ends_whatever_stands_in_comments_and_behind_tags(text: str, expected: list[tuple[int, str]]) -> None:
+def test_games_end_where_their_text_ends_whatever_stands_in_comments_and_behind_tags(
+    text: str, expected: list[tuple[int, str] | Reason]
+) -> None:
     assert shown(text) == expected
 
 
