@@ -25,8 +25,9 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a commen
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NOT_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
-# python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
-_FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
+# Unread text in a word without its moves: python-chess reads f3 in `Sf3` (German for Nf3), and skips `ed` and `o-o`.
+_UNREAD: Final = re.compile(r"[^\W\d_½]|[♔-♟]|\ufffd |\b0\W?0")
+_NUMBER: Final = re.compile(r"(?<!\S)([0-9]{1,4})[.\s]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
@@ -202,11 +203,15 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def game(self, text: str) -> Game | Rejection:
         if self._rejection:
             return self._rejection
-        if self._moves and (foreign := _FOREIGN_MOVE.search(_NOT_MOVES.sub("", text))):
-            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]} is not English notation")
-        if not self._moves:
-            return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))
         tags = self._headers
+        if not self._moves:
+            return self.rejected(Reason.NO_MOVES if tags else Reason.NOT_A_GAME, tags.get("FEN", ""))
+        text = _NOT_MOVES.sub("", text)
+        words = (word.replace("e.p.", "") for word in text.split())
+        if unread := next((word for word in words if _UNREAD.search(chess.pgn.MOVETEXT_REGEX.sub(" ", word))), ""):
+            return self.rejected(Reason.ILLEGAL_MOVE, f"{unread} is not English notation")
+        if "FEN" not in tags and (number := _NUMBER.search(text)) and int(number[1]) > 1:  # As after a blank line between moves.
+            return self.rejected(Reason.ILLEGAL_MOVE, f"the first move has number {number[1]}")
         return Game(
             game_id=_game_id(tags, self._boards[0], self._moves),
             source=self._source,
