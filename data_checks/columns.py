@@ -39,29 +39,21 @@ Columns = dict[str, list[Any]]
 def board_columns(boards: pa.Table, games: pa.Table) -> Columns:
     """Return the boards' columns. The columns below count no faults.
 
-    - `game_splits`: splits with boards of the game; 1 is right
     - `value_error`: largest |value - value of the score|
     - `is_flat`: 1 if all values are equal
     - `label_loss`: best value minus value of the engine's label
     - `label_gain`: value of a played label minus the moves' mean value
     - `label_variance`: variance of these moves' values
     """
-    game_of = {game["game_id"]: game for game in games.select(["game_id", "num_plies", "moves"]).to_pylist()}
-    splits_of: dict[str, set[str]] = {}
-    for game_id, split in zip(boards["game_id"].to_pylist(), boards["split"].to_pylist(), strict=True):
-        splits_of.setdefault(game_id, set()).add(split)
-    rows = [
-        _board_row(row, game_of.get(row["game_id"]), len(splits_of[row["game_id"]]))
-        for batch in boards.to_batches(max_chunksize=1_024)
-        for row in batch.to_pylist()
-    ]
+    game_of = {game["game_id"]: game for game in games.select(["game_id", "split", "num_plies", "moves", "keys"]).to_pylist()}
+    rows = [_board_row(row, game_of.get(row["game_id"])) for batch in boards.to_batches(max_chunksize=1_024) for row in batch.to_pylist()]
     copied = {name: boards[name].to_pylist() for name in ("split", "phase", "key", "engine", "limit")}
     # A row of None gives the names, also for an empty table.
-    names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None, 0)
+    names = _board_row(dict.fromkeys(BOARD_SCHEMA.names), None)
     return {name: [row[name] for row in rows] for name in names} | copied
 
 
-def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
+def _board_row(row: Row, game: Row | None) -> dict[str, Any]:
     board = None if row["fen"] is None else _board(row["fen"])
     legal = None if board is None else [ACTION_UCI[board.turn][index] for index in legal_action_ids(board)]
     values, scores = _values(row, legal), _scores(row, legal)
@@ -74,11 +66,12 @@ def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
         "fen_faults": None if row["fen"] is None else int(board is None),
         "phase_faults": None if board is None else int(row["phase"] != phase_of(board)),
         "key_faults": None if board is None else int(row["key"] != position_key(board)),
+        "game_key_faults": _num_unlike(row, game, "keys", row["key"]),
         # 1 if only the order is wrong.
         "move_faults": None if legal is None or row["moves"] is None else len(set(row["moves"]) ^ set(legal)) or int(row["moves"] != legal),
         "num_plies": None if game is None else game["num_plies"],
         "ply_faults": None if game is None else int(not 0 <= (row["ply"] or 0) < max(1, game["num_plies"] or 0)),
-        "game_splits": num_splits,
+        "split_faults": None if game is None else int(row["split"] != game["split"]),
         "values_lost": _num_lost(row["values"], legal),
         **_range("value", row["values"]),
         "score_faults": None if legal is None else _score_faults(row, len(legal)),
@@ -93,7 +86,7 @@ def _board_row(row: Row, game: Row | None, num_splits: int) -> dict[str, Any]:
         "label_loss": max(values) - label_value if values and label_value is not None and row["label_from"] == "engine" else None,
         "label_gain": label_value - mean if label_value is not None and is_played else None,
         "label_variance": math.fsum((value - mean) ** 2 for value in values) / len(values) if values and is_played else None,
-        "unplayed_labels": _unplayed(row, game),
+        "unplayed_labels": _num_unlike(row, game, "moves", row["label"]),
     }
 
 
@@ -146,10 +139,9 @@ def _value_error(values: Sequence[float], scores: Sequence[Score]) -> float:
 def _false_mates(board: chess.Board, moves: Sequence[str], scores: Sequence[Score]) -> int:
     num_false = 0
     for move, score in zip(moves, scores, strict=True):
-        if score.is_mate and score.value == 1:
-            board.push(chess.Move.from_uci(move))
-            num_false += not board.is_checkmate()
-            board.pop()
+        board.push(chess.Move.from_uci(move))
+        num_false += board.is_checkmate() != (score == Score(1, is_mate=True))
+        board.pop()
     return num_false
 
 
@@ -158,10 +150,11 @@ def _false_draws(board: chess.Board, moves: Sequence[str], scores: Sequence[Scor
     return sum(move in drawing and (score.is_mate or score.value != 0) for move, score in zip(moves, scores, strict=True))
 
 
-def _unplayed(row: Row, game: Row | None) -> int | None:
-    if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game["moves"] or ()):
+def _num_unlike(row: Row, game: Row | None, name: str, expected: str | None) -> int | None:
+    """Compare the game's move or key at the board's ply."""
+    if row["label_from"] != "game" or game is None or row["ply"] is None or not 0 <= row["ply"] < len(game[name] or ()):
         return None
-    return int(game["moves"][row["ply"]] != row["label"])
+    return int(game[name][row["ply"]] != expected)
 
 
 def game_columns(games: pa.Table, boards: pa.Table, config: BoardsConfig) -> Columns:

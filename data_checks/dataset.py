@@ -110,7 +110,7 @@ def _board_checks(wanted: Mapping[QuotaCell, int]) -> list[Check]:
         Check("nothing_missing", "Every required column is filled.", _OTHER_CODE, _between("missing")),
         Check("fen_legal", "Every FEN has six fields and can occur in a game.", _SOURCE, _between("fen_faults")),
         Check("phase_as_stated", "The stored phase follows from the phase rule.", _OTHER_CODE, _between("phase_faults")),
-        Check("key_as_computed", "The stored key is the key of the FEN.", _OTHER_CODE, _between("key_faults")),
+        Check("key_as_computed", "The key is the key of the FEN, and the game's.", _OTHER_CODE, _between("key_faults", "game_key_faults")),
         Check("moves_legal", "The moves are the legal moves, in rising order of action id.", _ENGINE, _between("move_faults")),
         Check(
             "board_has_game",
@@ -120,7 +120,7 @@ def _board_checks(wanted: Mapping[QuotaCell, int]) -> list[Check]:
         ),
         Check("ply_in_game", "A board's ply is a ply of its game, or 0 for a position from a list.", _SOURCE, _between("ply_faults")),
         Check("key_unique", "No position occurs twice, also with swapped colors or in two splits.", _JOIN, _unique("key")),
-        Check("game_in_one_split", "All boards of one game are in one split.", _JOIN, _between("game_splits", low=1, high=1)),
+        Check("game_in_one_split", "Every board is in its game's split.", _JOIN, _between("split_faults")),
     ]
 
 
@@ -137,7 +137,7 @@ def _value_checks() -> list[Check]:
             _CELLS,
             _between("value_error", high=TOLERANCE),
         ),
-        Check("mates_are_mates", "A move with the score mate in 1 mates.", _ENGINE, _between("false_mates")),
+        Check("mates_are_mates", "Moves that mate, and no others, have the score mate in 1.", _ENGINE, _between("false_mates")),
         Check("draws_are_draws", "A move that draws by rule has the score 0.", _OTHER_CODE, _between("false_draws")),
         Check("strong_values_on_heldout", "Only held-out boards have strong values.", _OTHER_CODE, _between("strong_faults")),
         Check(

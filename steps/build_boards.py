@@ -1,7 +1,6 @@
 """The step `build_boards`.
 
-A unit is a part of the dataset, built without the others until its quota is full. A quota is a number of boards per split and game phase. A
-task makes some units.
+A unit is a part of the dataset, built alone until its quota (boards per split and game phase) is full. A task makes some units.
 """
 
 import gc

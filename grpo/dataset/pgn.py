@@ -25,8 +25,9 @@ _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a commen
 _EVENT: Final = re.compile(r'(?=\[Event ")')
 _BRACE: Final = re.compile("[{}]")
 _NOT_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
-# python-chess would read `Sf3` (German for Nf3) as the pawn move f3.
-_FOREIGN_MOVE: Final = re.compile(r"(?:[^\W\d_NBKRQa-hx]|[♔-♟])[a-h]?[1-8]?[x:-]?[a-h][1-8]")
+# Unread text in a word without its moves: python-chess reads f3 in `Sf3` (German for Nf3), and skips `ed` and `o-o`.
+_UNREAD: Final = re.compile(r"[^\W\d_½]|[♔-♟]|\ufffd |\b0\W?0")
+_NUMBER: Final = re.compile(r"(?<!\S)([0-9]{1,4})[.\s]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
@@ -60,7 +61,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} characters")
             number += 1
             continue
-        games = io.StringIO(text)  # May be two games: python-chess splits a game with two blank lines before its moves.
+        games = io.StringIO(text)  # Usually one game.
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -78,20 +79,22 @@ def read_games(
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
     """Yield each game's text, or None for a game of more than `MAX_LINE` characters.
 
-    A game ends at a blank line after its moves (as in python-chess), or before a tag that does not follow a tag.
+    A game ends at a blank line after its moves (as in python-chess), or before a second Event tag, or a tag that follows no tag.
     """
     lines: list[str] = []
-    size, is_after_tag = 0, False
+    size, is_after_tag, has_moves = 0, False, False
     for line, is_comment in _marked(_lines(stream)):
         is_blank = line.isspace()
-        if lines and not (is_comment or is_after_tag) and (is_blank or _TAG_START.match(line)):
+        begins_tags = lines and _TAG_START.match(line) and (not is_after_tag or (_EVENT.match(line) and _EVENT.match(lines[0])))
+        if not is_comment and (has_moves if is_blank else begins_tags):
             yield "".join(lines) if size <= MAX_LINE else None
-            lines, size = [], 0
-        if is_blank and not lines:
+            lines, size, has_moves = [], 0, False
+        if is_blank and not (is_comment or has_moves):  # Here python-chess could end the game.
             continue
         if size <= MAX_LINE:
             lines.append(line)
         size += len(line)
+        has_moves = has_moves or bool(_NOT_MOVES.sub("", line.partition("}")[2] if is_comment else line).strip())
         if is_comment or not (is_blank or line[0] in "%;"):  # Blank, `%` and `;` lines may stand between tags.
             is_after_tag = line[0] == "[" and not is_comment
     if lines:
@@ -137,7 +140,7 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
     """Yield lines. A line is split before each Event tag. Tags at a line's beginning get lines of their own if moves or nothing follow."""
     for _, data in lines_of(stream):
         # Latin-1 gives one character per byte, so a line that is too long stays too long.
-        line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").removeprefix("\ufeff")
+        line = data.decode("latin-1") if len(data) > MAX_LINE else data.decode("utf-8", "replace").lstrip("\ufeff \t")
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
             end = tags.end() if tags and _BEGINS_MOVES.match(piece, tags.end()) else 0
@@ -200,11 +203,15 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def game(self, text: str) -> Game | Rejection:
         if self._rejection:
             return self._rejection
-        if self._moves and (foreign := _FOREIGN_MOVE.search(_NOT_MOVES.sub("", text))):
-            return self.rejected(Reason.ILLEGAL_MOVE, f"{foreign[0]} is not English notation")
-        if not self._moves:
-            return self.rejected(Reason.NO_MOVES if self._headers else Reason.NOT_A_GAME, self._headers.get("FEN", ""))
         tags = self._headers
+        if not self._moves:
+            return self.rejected(Reason.NO_MOVES if tags else Reason.NOT_A_GAME, tags.get("FEN", ""))
+        text = _NOT_MOVES.sub("", text)
+        words = (word.replace("e.p.", "") for word in text.split())
+        if unread := next((word for word in words if _UNREAD.search(chess.pgn.MOVETEXT_REGEX.sub(" ", word))), ""):
+            return self.rejected(Reason.ILLEGAL_MOVE, f"{unread} is not English notation")
+        if "FEN" not in tags and (number := _NUMBER.search(text)) and int(number[1]) > 1:  # As after a blank line between moves.
+            return self.rejected(Reason.ILLEGAL_MOVE, f"the first move has number {number[1]}")
         return Game(
             game_id=_game_id(tags, self._boards[0], self._moves),
             source=self._source,

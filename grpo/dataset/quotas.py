@@ -186,12 +186,16 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         named = ", ".join(f"{name} {count:,}" for name, count in sorted(variants.items()))
         rejected.append(f"{sum(variants.values()):,} of variants ({named}), because only standard chess is learned")
     filters = [name for name in ("min_rating", "time_controls") if f"{Reason.FILTERED}: {name}" in report.rejected]
-    loosen = f" loosen {' and '.join(f'boards.{name}' for name in filters)}," if filters else ""
+    remedies = [f"Give more games{' of standard chess' if variants else ''}" if config.files else "Set boards.files"]
+    if filters:
+        remedies.append(f"loosen {' and '.join(f'boards.{name}' for name in filters)}")
+    remedies.append(f"raise boards.max_per_game_and_phase = {config.max_per_game_and_phase}")
+    if config.num_units > 1:
+        remedies.append("set boards.num_units = 1, because units do not share games")
     return (
         f"{', '.join(config.files) or 'engine games'}: too few boards in {report.games:,} games: {counts(PHASES)}; {counts(Split)}"
-        f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out). Give more games"
-        f"{' of standard chess' if variants else ''},{loosen} raise boards.max_per_game_and_phase = {config.max_per_game_and_phase},"
-        " or set boards.num_units = 1, because units do not share games."
+        f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out)."
+        f" {', '.join(remedies[:-1])}, or {remedies[-1]}."
     )
 
 

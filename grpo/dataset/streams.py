@@ -174,6 +174,8 @@ def _kind(uri: str) -> FileKind | str | None:
 
 def _files_of(uri: str) -> Iterator[SourceFile]:
     kind, name = _kind(uri), PurePosixPath(uri).name
+    if (path := os.fsencode(uri).decode(errors="backslashreplace")) != uri:
+        raise SourceError(f"{path}: the path is not UTF-8; rename it")
     if "://" not in uri and not Path(uri).is_file():
         raise SourceError(f"{uri}: is a pipe, socket or device; give a file with its output")
     if isinstance(kind, FileKind):
@@ -230,6 +232,8 @@ def _plain_errors(where: str) -> Iterator[None]:
     except (EOFError, lzma.LZMAError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(where, error) from error
     except _reading_errors() as error:
+        if "too much memory" in str(error):
+            raise SourceError(f"{where}: has a zstd window above 128 MiB; unpack it with `zstd -d --long=31`") from error
         # pyarrow raises OSError without errno for damaged data.
         if isinstance(error, OSError) and error.errno is None and "://" not in where:
             raise _damaged(where, error) from error

@@ -1,6 +1,6 @@
 """Units: parallel parts of a dataset build. Each unit fills its own quota with positions from engine games or files.
 
-A cell is a split with a game phase. A quota is the number of boards wanted of each cell.
+`grpo.dataset.quotas` explains cell and quota.
 """
 
 import math
@@ -19,8 +19,7 @@ from grpo.dataset.table import Position
 from grpo.engine.pool import EnginePool
 from grpo.settings.tree import BoardsConfig
 
-# Each of several units collects 1.06 x part + 2 x sqrt(part) boards of a cell, with part = boards of the cell / units. The surplus makes
-# up for equal boards of several units. The root covers the random variation of small parts.
+# Several units collect more than their parts, because units find equal boards (surplus), and small parts vary at random (spread).
 _SURPLUS: Final = 1.06
 _SURPLUS_SPREAD: Final = 2.0
 _POSITIONS_AT_ONCE: Final = 512

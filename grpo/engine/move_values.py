@@ -29,6 +29,7 @@ HASH_MIB: Final = 1  # A small hash (cache of positions) is cheap to clear.
 NUM_DEEP: Final = 8
 """Moves of the second search. Searching eight finds as good a best move as searching all, in 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
+_MATE: Final = Score(1, is_mate=True)
 _TRIED: Final = (
     "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1",
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
@@ -87,7 +88,7 @@ def value_tables(
 ) -> Iterator[ValueTable | EngineError]:
     """Yield each board's value table in order, or an EngineError if its search failed.
 
-    - The `num_deep` best moves at depth 1 are searched to `depth`. The other moves get lower scores, in the order of depth 1.
+    - The `num_deep` best moves at depth 1 are searched to `depth`. Others, but mating moves, get lower scores, in the order of depth 1.
     - Positions with Black to move are mirrored (colors swapped), because an engine scores a position and its mirror differently.
     - The engine's hash is cleared before each board.
     - Moves that draw, or repeat a position of the move stack, have value 0.5.
@@ -123,9 +124,10 @@ def _query(fen: str, moves: Sequence[str], depth: int, shallow: dict[str, Score]
 
 
 def _capped(shallow: Mapping[str, Score], deep: Mapping[str, Score]) -> dict[str, Score]:
-    """Return the deep scores, and lower scores for the other moves. Scores of depth 1 ignore the reply, so they can be too high."""
-    scores, lowest, last_shallow = dict(deep), min(deep.values(), key=value_of), None
-    for move in sorted((move for move in shallow if move not in deep), key=lambda move: value_of(shallow[move]), reverse=True):
+    """Return the deep scores, and lower scores for other moves but mates. Depth 1 ignores the reply, so its scores can be too high."""
+    scores = {move: score for move, score in shallow.items() if score == _MATE} | dict(deep)
+    lowest, last_shallow = min(deep.values(), key=value_of), None
+    for move in sorted((move for move in shallow if move not in scores), key=lambda move: value_of(shallow[move]), reverse=True):
         if shallow[move] != last_shallow:
             last_shallow = shallow[move]
             lowest = min(last_shallow, _next_below(lowest), key=value_of)

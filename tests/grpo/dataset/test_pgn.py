@@ -69,11 +69,26 @@ def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyP
         ("\ufeff" + HEADER + "\r\n1. e4 (1. d4 d5 (1... Nf6)) 1... e5 $1 ; good\r\n2. Nf3! {yes} *\r\n", [(3, "*")]),
         ("1. e4 e5 *\n\n1. d4 d5 2. c4 *\n", [(2, "*"), (3, "*")]),
         (HEADER.replace('"a"', '"Müller"').encode("latin-1") + b"\n1. e4 *\n", [(1, "*")]),
+        (HEADER + "\n1.e4 d5 2 e5 f5! 3. exf6 e.p. (3. Nf3 $1 +-) e7-e5+/= 4. Ng1f3?! h6± 5. Be2 a6 6. 0-0 b6 7. Re1# ½-½\n", [(13, "*")]),
+        ((HEADER + "\n1. e4± e5 ½-½\n").encode("latin-1"), [(2, "*")]),
+        *((HEADER + f"\n1. e4 e5 {result}\n", [(2, "*")]) for result in ("1:0", "0:1", "1/2", "0.5-0.5", "1\u20130", "0\u20131", "+-")),
         ("", []),
     ],
 )
 def test_what_is_unusual_and_clear_is_read(text: str | bytes, expected: list[tuple[int, str]]) -> None:
     assert shown(text) == expected
+
+
+@pytest.mark.parametrize(
+    "gap", ["\n\n", "\n \n\t\n\n", "\n% escape\n\n; note\n\n", "\n{intro}\n\n", "\n{an\n\nintro}\n\n{more}\n\n", "\n\n[Round]\n\n"]
+)
+@pytest.mark.parametrize("indent", ["", " \t"])
+def test_a_game_keeps_its_tags_whatever_stands_before_its_moves(gap: str, indent: str) -> None:
+    text = "".join(f"{HEADER}{tag}\n{gap}1. e4 e5 *\n\n" for tag in ('[Variant "Chess960"]', '[WhiteElo "2500"]'))
+    variant, game = entries(indent + text.replace("\n", f"\n{indent}"))
+    assert isinstance(variant, Rejection)
+    assert isinstance(game, Game)
+    assert (variant.reason, len(game.moves), game.white_rating) == (Reason.VARIANT, 2, 2_500)
 
 
 COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1. d4 d5} 2. Nf3 {and [Event "so"]} 2... Nc6 1-0\n\n'
@@ -89,24 +104,43 @@ COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1.
         ('[Event "X"] [WhiteElo "2400"] [Result "0-1"]\n\n1. e4 e5 2. Nf3 0-1\n', [(3, "0-1")]),
         ('[Event "Y"]\n[Result "0-1"] 1. d4 d5 0-1\n\n[Event "Z"][Result "1-0"]\n1. c4 1-0\n', [(2, "0-1"), (1, "1-0")]),
         ('[Event "a "fine" game"]\n[Result "1-0"] ; he resigned\n[White "x"]\n\n1. e4 1-0\n', [(1, "1-0")]),
+        (f"{HEADER}\n\n{HEADER}\n1. e4 *\n", [Reason.NO_MOVES, (1, "*")]),
         # Tags other than Event, with no blank line before them.
         ('[White "a"]\n\n1. e4 *\n[White "b"]\n[Black "c"]\n\n1. d4 d5 *\n', [(1, "*"), (2, "*")]),
         (HEADER.replace("\n", "\r") + "\r1. e4 e5\r2. Nf3 *\r\r" + HEADER.replace("\n", "\r") + "\r1. d4 *\r", [(3, "*"), (1, "*")]),
     ],
 )
-def test_games_end_where_their_text_ends_whatever_stands_in_comments_and_behind_tags(text: str, expected: list[tuple[int, str]]) -> None:
+def test_games_end_where_their_text_ends_whatever_stands_in_comments_and_behind_tags(
+    text: str, expected: list[tuple[int, str] | Reason]
+) -> None:
     assert shown(text) == expected
 
 
+# En dash, non-breaking hyphen, dash that is no UTF-8, Cyrillic letters.
+CASTLES = ("O\u2013O", "0\u20130", "O\u2011O", "O\ufffdO", "\u041e-\u041e", "o-o", "OO", "00")
+
+
 @pytest.mark.parametrize(
-    "moves", ["2. Sf3 d6 3. Sc3 f5", "2. Cf3 d6 3. d4 f5 4. Cc3 a6", "2. Pf3 Pc6 3. Lc4 Lc5", "2. ♘f3 d6", "2. P@f3 d6"]
+    "moves",
+    [
+        *("2. Sf3 d6 3. Sc3 f5", "2. Cf3 d6 3. d4 f5 4. Cc3 a6", "2. Pf3 Pc6 3. Lc4 Lc5", "2. ♘f3 d6", "2. P@f3 d6"),
+        *("2. \ufffdf3 \ufffdc6 3. d3 d6", "2. d4 d6 3. de de 4. Nf3 Nc6", "2. d4 d6 3. d:e d:e 4. Nf3 Nc6"),
+        *(f"2. Nf3 Nf6 3. Bc4 Bc5 4. {castle} {castle} 5. d3 d6" for castle in CASTLES),
+    ],
 )
-def test_piece_letters_of_another_language_never_become_other_moves(moves: str) -> None:
+def test_what_is_not_english_notation_never_becomes_other_moves(moves: str) -> None:
     game = HEADER + f"\n1. e4 e5 {moves} *\n"
     assert shown(game) == [Reason.ILLEGAL_MOVE]
     assert shown(
         game.replace(moves, f"2. Nf3 {{not {moves}}} ; nor {moves}\n2... exd4?! 3. O-O".replace("exd4", "d6").replace("O-O", "Bb5+"))
     ) == [(5, "*")]
+
+
+@pytest.mark.parametrize("tags", ["", f"{HEADER}\n"])
+@pytest.mark.parametrize("rest", ["2. Nf3 Nc6 *", "{yes} 12 Nf3 *", "Nf3 Nc6 3. d4 *"])
+def test_moves_from_the_middle_of_a_game_are_no_game_from_the_initial_position(rest: str, tags: str) -> None:
+    assert shown(f"{HEADER}\n1. e4 e5\n\n{tags}{rest}\n\n{HEADER}\nd4 1-0\n") == [(2, "*"), Reason.ILLEGAL_MOVE, (1, "1-0")]
+    assert shown(f'[FEN "{chess.STARTING_FEN}"]\n\n12. d4 *\n') == [(1, "*")]
 
 
 LONG = "x" * MAX_LINE

@@ -155,13 +155,19 @@ def test_a_shortage_names_what_rejected_the_games_and_only_the_remedies_for_that
     quota, report = new_quota(5)
     for name in ("Atomic", "Chess960", "Atomic"):
         report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.VARIANT, detail=name))
-    said = shortage_text(in_each_cell(5), quota.missing, report, BoardsConfig())
+    config = BoardsConfig(files=("a.pgn",))
+    said = shortage_text(in_each_cell(5), quota.missing, report, config)
     assert "(rejected: 3 of variants (Atomic 2, Chess960 1), because only standard chess is learned;" in said
     assert "Give more games of standard chess, raise" in said
     report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.FILTERED, detail="min_rating"))
-    said = shortage_text(in_each_cell(5), quota.missing, report, BoardsConfig())
+    said = shortage_text(in_each_cell(5), quota.missing, report, config)
     assert "1 filtered: min_rating, 3 of variants" in said
-    assert "loosen boards.min_rating, raise" in said
+    assert said.endswith(
+        "Give more games of standard chess, loosen boards.min_rating, raise boards.max_per_game_and_phase = 4,"
+        " or set boards.num_units = 1, because units do not share games."
+    )
+    said = shortage_text(in_each_cell(5), quota.missing, SourceReport(), BoardsConfig(num_units=1))
+    assert said.endswith("Set boards.files, or raise boards.max_per_game_and_phase = 4.")
 
 
 def test_fewer_boards_than_were_wanted_are_refused_below_the_least_number_and_below_a_step() -> None:

@@ -144,6 +144,24 @@ def test_members_of_one_name_are_refused_and_a_member_whose_name_leads_outside_i
         read(folder)
 
 
+def test_a_zstd_window_that_is_too_large_here_is_no_damage(tmp_path: Path) -> None:
+    wide = zstandard.ZstdCompressionParameters(window_log=28, enable_ldm=True)
+    compressor = zstandard.ZstdCompressor(compression_params=wide).compressobj()  # Of unknown size, so the window stays as wide.
+    (tmp_path / "x.pgn.zst").write_bytes(compressor.compress(TEXT) + compressor.flush())
+    with pytest.raises(SourceError, match=r"x\.pgn\.zst: has a zstd window above 128 MiB; unpack it with `zstd -d --long=31`"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("path", [b"M\xfcnchen.pgn", b"M\xfcnchen/x.zip", b"M\xfcnchen.epd.gz"])
+def test_a_name_that_is_no_utf_8_is_refused(path: bytes, tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(path)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(zipped(TEXT))
+    with pytest.raises(SourceError, match=r"/M\\xfcnchen.*: the path is not UTF-8; rename it") as refusal:
+        read(tmp_path)
+    str(refusal.value).encode()
+
+
 @pytest.mark.parametrize("name", ["x.pgn", "x.pgn.gz", "x.zip", ""])
 def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / (name or "y.epd"))

@@ -176,7 +176,10 @@ def test_capped_scores_worked_by_hand() -> None:
     assert _capped(shallow, deep) == deep | {"d": Score(49), "f": Score(48), "c": Score(-400), "e": Score(-400), "g": mate(-3)}
     mated = {"a": mate(-2), "b": Score(9), "c": mate(4), "d": mate(5)}
     assert _capped(mated, {"a": mate(-3)}) == {"a": mate(-3), "c": mate(-2), "d": mate(-1), "b": mate(-1)}
-    assert _capped({"a": mate(1), "b": mate(1)}, {"a": mate(2)}) == {"a": mate(2), "b": mate(3)}
+    # Depth 1 sees every mate in 1.
+    mating = {"a": mate(1), "b": mate(1), "c": Score(900), "d": Score(-9)}
+    assert _capped(mating, {"a": mate(1)}) == {"a": mate(1), "b": mate(1), "c": Score(900), "d": Score(-9)}
+    assert _capped(mating, {"c": Score(30)}) == {"a": mate(1), "b": mate(1), "c": Score(30), "d": Score(-9)}
 
 
 SCORES = st.one_of(st.builds(Score, st.integers(-40, 40)), st.builds(mate, st.integers(-4, 4).filter(bool)))
@@ -184,7 +187,7 @@ SCORES = st.one_of(st.builds(Score, st.integers(-40, 40)), st.builds(mate, st.in
 
 @settings(max_examples=60)
 @given(shallow=st.dictionaries(st.sampled_from("abcdefgh"), SCORES, min_size=2), data=st.data())
-def test_a_move_that_only_depth_1_has_seen_is_worth_no_more_than_there_and_less_than_all_that_were_searched_deeply(
+def test_a_move_that_only_depth_1_has_seen_is_worth_no_more_than_there_and_unless_it_mates_less_than_all_that_were_searched_deeply(
     shallow: dict[str, Score], data: st.DataObject
 ) -> None:
     searched = data.draw(st.lists(st.sampled_from(sorted(shallow)), min_size=1, unique=True))
@@ -195,7 +198,7 @@ def test_a_move_that_only_depth_1_has_seen_is_worth_no_more_than_there_and_less_
     lowest, others = min(map(value_of, deep.values())), shallow.keys() - deep.keys()
     for move in others:
         assert found[move] <= value_of(shallow[move])
-        assert found[move] < lowest or found[move] == 0.0
+        assert found[move] < lowest or found[move] == 0.0 or found[move] == value_of(shallow[move]) == 1.0
         for other in others:
             assert (found[move] > found[other]) is (value_of(shallow[move]) > value_of(shallow[other])) or found[other] == 0.0
 
