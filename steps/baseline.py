@@ -76,7 +76,7 @@ def _matches(work: Work, arena: Arena, policy: Competitor, used: set[str]) -> di
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import Interval, interval_parts  # Slow.
+    from steps.cards.charts import Interval, interval_parts
     from steps.cards.pages import decision_boards
 
     if (report := seen.document(BaselineReport)) is None:

@@ -86,7 +86,7 @@ def _histogram(numbers: NDArray[Any], classes: NDArray[Any], names: Sequence[str
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.charts import histogram  # Slow.
+    from steps.cards.charts import histogram
 
     head = page_part("dataset", seen=seen)
     if (report := seen.document(CheckedBoards)) is None:

@@ -19,7 +19,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
     - results: JSON data, with the files' paths in `where` and the run's id in `run`
     - text: no line begins with a space, because Metaflow strips leading spaces
     """
-    from steps.track.publish import SECONDS, publish_all  # Slow.
+    from steps.track.publish import SECONDS, publish_all
 
     job: Job = flow.job
     machine = Machine.here()

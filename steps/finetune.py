@@ -97,7 +97,7 @@ def _states(
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Slow.
+    from steps.cards.training import charts
 
     report, records, diagnosis = seen.document(Training), seen.history(), seen.document(Diagnosis, FINDINGS)
     events = [(record.step, event) for record in records for event in record.events]

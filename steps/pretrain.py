@@ -66,7 +66,7 @@ def body(work: Work) -> None:
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.training import charts  # Slow.
+    from steps.cards.training import charts
 
     head = page_part("pretrain", seen=seen, report=seen.read(), tasks=TASKS)
     return [head, *charts(seen, "pretrain")]

@@ -161,7 +161,7 @@ def _rating(name: str, place: Placement | None, yardstick: _Yardstick, output: s
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.pages import gain_chart, ladder_chart  # Slow.
+    from steps.cards.pages import gain_chart, ladder_chart
 
     if (results := seen.document(Results, RESULTS)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

@@ -223,7 +223,7 @@ def _metrics(matches: Mapping[str, MatchResult], ratings: Mapping[str, Estimate]
 
 
 def card(seen: Seen) -> list[CardPart]:
-    from steps.cards.pages import checkpoint_charts, decision_boards  # Slow.
+    from steps.cards.pages import checkpoint_charts, decision_boards
 
     if (decision := seen.document(Selection)) is None:
         return [page_part("verdict", seen=seen, decision=None)]

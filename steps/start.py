@@ -53,7 +53,7 @@ def start(config: Mapping[str, Any], *, run: str, is_fresh: bool, resume_from: s
     usual = usual_seconds(runs.newest(_NUM_TIMED), launch.preset)
     job = Job(run=run, settings=plain, code={**code, "fresh": run if is_fresh else ""}, origin=origin, usual=usual)
     runs.begin_run(_facts(job, launch, settings, code, details=details, tracking=machine.shown_uri))
-    from steps.track.publish import SECONDS, publish_all  # Slow.
+    from steps.track.publish import SECONDS, publish_all
 
     publish_all(machine, seconds=SECONDS)
     return job

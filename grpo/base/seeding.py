@@ -20,6 +20,6 @@ def numpy_stream(root: int, *names: str | int) -> np.random.Generator:
 
 
 def torch_stream(root: int, *names: str | int) -> "torch.Generator":
-    import torch  # Slow.
+    import torch
 
     return torch.Generator().manual_seed(named_seed(root, *names))

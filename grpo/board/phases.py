@@ -8,7 +8,7 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # Slow.
+if TYPE_CHECKING:
     import chess
 
 

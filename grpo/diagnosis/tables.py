@@ -19,7 +19,7 @@ import numpy as np
 from grpo.base.errors import PlainError
 from grpo.diagnosis.trends import Array
 
-if TYPE_CHECKING:  # Slow.
+if TYPE_CHECKING:
     import pandas as pd
 
 # Pandas reads empty cells as NaN, so infinities mark logged NaN.

@@ -38,7 +38,7 @@ def median(values: Any) -> float:
 
 def rank_correlation(first: Any, second: Any) -> tuple[float, float]:
     """Return Kendall's tau and its two-sided p-value; NaN if an input is constant."""
-    from scipy.stats import kendalltau  # Slow.
+    from scipy.stats import kendalltau
 
     result = kendalltau(first, second)
     return float(result.statistic), float(result.pvalue)

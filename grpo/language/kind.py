@@ -43,7 +43,7 @@ def load_ranker(folder: Path, device: torch.device) -> Callable[[chess.Board], t
 
     The first list is empty if no answer names a legal move. The first answer is greedy; retries are sampled with a fixed seed.
     """
-    from grpo.language.generate.player import AnswerGenerator, moves_with_retries  # Slow.
+    from grpo.language.generate.player import AnswerGenerator, moves_with_retries
     from grpo.language.model.policy import LanguagePolicy
 
     policy = LanguagePolicy.load(folder, device)

@@ -22,7 +22,7 @@ from grpo.match.forks import Tell, in_processes
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.statistics.intervals import Estimate, paired_interval
 
-if TYPE_CHECKING:  # Slow.
+if TYPE_CHECKING:
     from grpo.match.players import Player
 
 _T = TypeVar("_T")

@@ -25,7 +25,7 @@ class IncompatibleError(PlainError, RuntimeError):
 
 @cache
 def action_table_hash() -> str:
-    from grpo.board.actions import ACTIONS  # Slow.
+    from grpo.board.actions import ACTIONS
 
     return sha256_text(" ".join(move.uci() for move in ACTIONS))
 

@@ -116,7 +116,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     """Return a proportion's 95 % interval (E. B. Wilson, JASA 22, 1927)."""
-    from scipy import stats  # Slow.
+    from scipy import stats
 
     low, high = stats.binomtest(successes, trials).proportion_ci(method="wilson")
     return float(low), float(high)

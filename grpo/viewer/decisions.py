@@ -55,7 +55,7 @@ def notable_decisions(policy: "MovePolicy", boards: BoardArrays, *, count: int, 
     Without the earlier policy `before`, `improved` and `worsened` are empty.
     `boards.values` must be of depth `evaluation.heldout_depth`.
     """
-    from grpo.match.regret import move_probabilities  # Slow.
+    from grpo.match.regret import move_probabilities
 
     probs = move_probabilities(policy, boards)
     chosen, rows = probs.argmax(1), np.arange(len(boards))

@@ -27,7 +27,7 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def given_settings(config: str | None, values: tuple[str, ...]) -> "Settings":
     """Raises ConfigError."""
-    from grpo.settings.tree import DEFAULT_PRESET, read_settings  # Slow.
+    from grpo.settings.tree import DEFAULT_PRESET, read_settings
 
     return read_settings("\n".join([f"preset = {json.dumps(config or DEFAULT_PRESET)}", *values]))
 

@@ -40,7 +40,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
     HumanGame(lambda _: None, opponent="", person_is_white=True, fen=fen)  # Refuses a bad position before loading.
     named = find_policy(model, machine)
 
-    from steps.common.policies.open import open_policy  # Slow.
+    from steps.common.policies.open import open_policy
     from steps.run.device import torch_device
 
     policy = open_policy(named.folder, torch_device(machine))

@@ -34,7 +34,7 @@ def command(last: int) -> int:
 def _close_gone(runs: Runs, machine: Machine) -> None:
     if not (gone := runs.close_gone()):
         return
-    from steps.track.publish import SECONDS, publish_all  # Slow.
+    from steps.track.publish import SECONDS, publish_all
 
     reasons = publish_all(machine, runs=gone, seconds=SECONDS)
     for run in gone:

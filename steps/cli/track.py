@@ -14,7 +14,7 @@ def command(again: bool) -> int:
 
     Each run goes to its own tracking store, nothing twice. Exit code 1: something is still missing. Weights & Biases: use `wandb sync`.
     """
-    from steps.track.publish import publish_all  # Slow.
+    from steps.track.publish import publish_all
 
     machine = Machine.here()
     store = Store.of(machine)

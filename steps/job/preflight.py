@@ -143,7 +143,7 @@ def _tracking(machine: Machine) -> str:
             " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, instead; for a database, its driver's variables, such as PGUSER and"
             " PGPASSWORD"
         )
-    from steps.track.client import TrackingStore  # Slow.
+    from steps.track.client import TrackingStore
 
     try:
         with failures_of(machine.shown_uri, "its experiments"):

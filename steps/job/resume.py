@@ -72,11 +72,11 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
                 f"--resume-from {name} is a {named.part}, which has no checkpoint in MLflow: resume from {named.version.preset}/{PEAK}, or"
                 f" set CHESS_GRPO_STORE to the store that has run {named.run_id}"
             )
-        from steps.track.registry import fetch_origin  # Slow.
+        from steps.track.registry import fetch_origin
 
         settings, outputs, known = fetch_origin(named.version, machine)
     else:
-        from steps.pages.known import summary_of  # Slow.
+        from steps.pages.known import summary_of
 
         settings, outputs, known = named.run.facts["settings"], {}, summary_of(named.run, store)
         for step in (*registered_steps(), *(["finetune"] if named.policy_step != PRETRAINED_STEP else [])):

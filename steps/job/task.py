@@ -204,7 +204,7 @@ class _Task:
         )
 
     def _inputs(self, champion: str) -> Iterator[tuple[str, str]]:
-        from steps.run.outside import OUTSIDE  # Slow.
+        from steps.run.outside import OUTSIDE
 
         origin = self.job["origin"]
         yield from ((name, output["output_hash"]) for name, output in self.inputs.items())
@@ -227,7 +227,7 @@ class _Task:
     def _live_card(self) -> "LiveCard | None":
         if (page := getattr(import_module(f"steps.{self.step.name}"), "card", None)) is None:
             return None
-        from steps.cards.live import LiveCard  # Slow.
+        from steps.cards.live import LiveCard
 
         return LiveCard(self.step.name, page, self.job["settings"])
 

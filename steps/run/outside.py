@@ -19,7 +19,7 @@ from steps.run.step import Outside, step_of
 
 
 def _device(settings: Settings, machine: Machine) -> dict[str, str]:  # noqa: ARG001
-    from steps.run.device import device_facts  # Slow.
+    from steps.run.device import device_facts
 
     return {"device": device_facts(machine)}
 

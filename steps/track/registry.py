@@ -269,7 +269,7 @@ def _offer(offered: Version, role: str, decision: Selection, client: MlflowClien
 
 def _log_model(run: Run, store: Store, role: str, client: MlflowClient, parent: Logged) -> tuple[str, str]:
     """Log a model; a peak's model has the outputs that a resumed run needs. Return address, and hash of the files' hashes."""
-    from steps.track.mlflow_model import POLICY, write_model  # Slow.
+    from steps.track.mlflow_model import POLICY, write_model
 
     selected, path = run.output_of("select"), f"policies/{role}"
     assert selected is not None
