@@ -92,7 +92,27 @@ TABLE: Final = {
     ],
     "steps/screen.py": [
         ("steps/selection/selection", "each_stage_takes", "num_sampled_pairs, used, SAMPLED", "num_sampled_pairs, set(), SAMPLED"),
+        ("steps/selection/selection", "weights_of_that_name", "first = candidates[candidate].player", "first = initial.player"),
         ("steps/selection/selection", "is_a_number", "math.isfinite(best + (sampled or 0.0))", "math.isfinite(best)"),
+    ],
+    "steps/confirm.py": [
+        ("steps/selection/selection", "previous_champion", 'work.inputs["screen"] / PREVIOUS_POLICY if', 'work.inputs["pretrain"] if'),
+        ("steps/selection/selection", "weights_of_that_name", "open_once(checkpoint(work, candidate_step))", "open_once(opponent)"),
+    ],
+    "steps/select.py": [
+        (
+            "steps/selection/selection",
+            "weights_of_that_name",
+            "for policy, name in zip(policies, player",
+            "for policy, name in zip(policies[::-1], player",
+        ),
+        ("steps/selection/selection", "beside", "confirmed.pair_scores(adjudicated=True)", "confirmed.pair_scores()"),
+    ],
+    "steps/report.py": [
+        ("steps/pages/pages", "yardstick", "yardstick=pretrained | rules | ladder,", "yardstick=pretrained | rules,"),
+    ],
+    "steps/run/outside.py": [
+        ("steps/run/outside", "dataset_depends", '{file.name}": fingerprint(file)', '{file.name}": file.name'),
     ],
     "grpo/board/draws.py": [
         ("grpo/board/draws", "", "board.halfmove_clock >= 99 or", "board.halfmove_clock >= 100 or"),
@@ -129,6 +149,7 @@ TABLE: Final = {
     ],
     "grpo/statistics/verdict.py": [
         ("grpo/statistics/verdict", "holm", "if not claims[0].is_shown:", "if not claims[-1].is_shown:"),
+        ("grpo/statistics/verdict", "ladder", "claims[0].interval.high < _EVEN:", "claims[0].interval.value < _EVEN:"),
         (
             "grpo/statistics/verdict",
             "ladder",
@@ -186,6 +207,7 @@ TABLE: Final = {
     ],
     "steps/run/versions.py": [
         ("steps/run/versions", "each_part", '"inputs": dict(inputs),', '"inputs": sorted(inputs),'),
+        ("steps/run/versions", "kind_and_network", "policy.kind, policy.network)", 'policy.kind, "replies")'),
     ],
     "steps/track/registry.py": [
         ("steps/track/registry", "peak_goes", "(best.low or 0.0) >= offered.low)", "(best.low or 0.0) > offered.low)"),

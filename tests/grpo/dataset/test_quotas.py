@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import chess
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from grpo.dataset.quotas import (
     cut_to_quota,
     refusal,
     shortage_text,
+    split_fractions,
     split_of_game,
 )
 from grpo.dataset.table import Position, Split
@@ -68,6 +70,16 @@ def test_the_split_of_a_game_is_the_same_on_every_machine() -> None:
     # printf 'split/engine-0-N' | sha256sum: the first digits are ff, df, 46, 6b, f5, 09.
     splits = [split_of_game(f"engine-0-{number}", shares).value for number in range(6)]
     assert splits == ["train", "train", "heldout", "validation", "train", "heldout"]
+
+
+def test_the_small_splits_get_one_and_a_half_times_their_share_of_the_games_and_three_tenths_at_most() -> None:
+    def shares(*counts: int) -> list[float]:
+        config = BoardsConfig(**dict(zip(("num_train", "num_validation", "num_heldout"), counts, strict=True)))
+        fractions = split_fractions(config)
+        return [fractions[split] for split in (Split.TRAIN, Split.VALIDATION, Split.HELDOUT)]
+
+    assert shares(720, 60, 120) == pytest.approx([0.7, 0.1, 0.2])
+    assert shares(300, 600, 300) == pytest.approx([0.4, 0.3, 0.3])
 
 
 def test_a_quota_takes_labels_only_and_no_position_with_a_single_legal_move() -> None:

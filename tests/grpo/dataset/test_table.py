@@ -85,7 +85,14 @@ def test_no_position_is_there_twice_and_none_is_a_board_of_another_split() -> No
     games = [game_row(MOVES), game_row(OTHER_MOVES, game_id="other"), game_row(OTHER_MOVES, game_id="h", split=Split.HELDOUT)]
     found = imitated(label_arrays(*tables([*boards, heldout], games), max_positions=100))
     expected = played_in(OTHER_MOVES) | played_in(MOVES)
-    assert found.keys() == expected.keys() - {heldout["key"], boards[1]["key"]}
+    assert found == {key: move for key, move in expected.items() if key not in (heldout["key"], boards[1]["key"])}, "of two, the first's"
+
+
+def test_a_forced_move_is_not_imitated() -> None:
+    moves = "e2e4 f7f6 d1h5 g7g6 h5h4"  # After the check there is only g7g6.
+    arrays = label_arrays(*tables([board_at(moves, 0)], [game_row(moves)]), max_positions=100)
+    assert [*imitated(arrays).values()].count("g7g6") == 0
+    assert len(arrays) == 4
 
 
 def test_the_boards_come_first_and_the_others_do_not_depend_on_the_games_order() -> None:

@@ -139,7 +139,8 @@ def test_a_player_is_rated_against_the_two_rungs_that_are_nearest(elo: float, ne
 def test_a_player_out_of_reach_is_said_to_be_so(elo: float, reach: str) -> None:
     placement = placed(TRUTH, elo)
     assert placement.reach == reach
-    assert ("for the ladder: even" in placement.text) == (reach != "within")
+    words = {"below": "too weak for the ladder: even the lowest rung", "above": "too strong for the ladder: even the highest rung"}
+    assert [where for where, said in words.items() if said in placement.text] == ([reach] if reach in words else [])
     assert np.isfinite([placement.rating.value, placement.rating.low, placement.rating.high]).all()
 
 
@@ -158,8 +159,21 @@ def test_there_are_always_enough_openings(size: int) -> None:
         openings = [str(number) for number in range(count)]
         [placement] = place_on_ladder(1, play, ladder, openings, config)
         assert {part.rung for part in placement.games} & {strength - 1, strength}
+        assert placement.placement(ladder).reach == {0: "below", size: "above"}.get(strength, "between")
         left.append(count - len(placement.probes) - 2)
     assert min(left) == 0, "and no more than some place needs"
+
+
+def test_the_rungs_of_a_player_are_found_in_the_order_of_their_ratings() -> None:
+    crossed = Ladder.of(RUNGS, TRUE[[0, 2, 1, 3, 4]], np.zeros((5, 5)))  # The second rung is rated above the third.
+
+    def play(pairings: Sequence[LadderPairing]) -> list[MatchResult]:
+        return [match_of(met.openings, [0.5] * len(met.openings)) for met in pairings]
+
+    openings = [str(number) for number in range(num_openings_to_place(1, CONFIG))]
+    [placement] = place_on_ladder(1, play, crossed, openings, CONFIG)
+    assert [part.rung for part in placement.probes] == [1], "the middle one"
+    assert [part.rung for part in placement.games] == [2, 1], "the weaker one first"
 
 
 def test_a_ladder_with_errors_makes_the_interval_from_zero_wider_and_not_that_for_comparisons() -> None:

@@ -85,6 +85,7 @@ def test_scores_board_by_board_average_to_the_metrics_and_what_stands_on_the_pad
         assert values.mean() == pytest.approx(metrics[f"heldout/{column}"], abs=1e-6)
         for index, phase in enumerate(PHASES):
             assert values[scores.phases == index].mean() == pytest.approx(metrics[f"heldout/{column}/{phase}"], abs=1e-6)
+    assert scores.move_quality() == pytest.approx({name: metrics[name] for name in MOVE_QUALITY}, rel=1e-5)
     padded = {name: np.pad(getattr(arrays, name), ((0, 0), (0, 9))) for name in ("action_ids", "is_legal", "values")}
     padded["values"][~padded["is_legal"]] = 1
     assert heldout_metrics(policy, replace(arrays, **padded)) == metrics

@@ -16,11 +16,13 @@ from grpo.statistics.intervals import (
     Z95,
     Estimate,
     between_runs,
+    difference,
     elo,
     expected_score,
     holm,
     p_value,
     paired_interval,
+    within_runs,
 )
 from grpo.statistics.ratings import ELO_PER_NAT, fit_ratings, rate_against, rating_difference
 
@@ -122,6 +124,14 @@ def test_equal_runs_leave_no_spread_and_one_run_has_none_to_show() -> None:
     assert between_runs([5.0, 5.0, 5.0]) == Estimate(value=5.0, low=5.0, high=5.0)
     assert between_runs([5.0]) is None
     assert between_runs([]) is None
+
+
+def test_uneven_intervals_worked_by_hand() -> None:
+    first, second = Estimate(value=10.0, low=7.0, high=15.0), Estimate(value=20.0, low=8.0, high=24.0)
+    # Below, the first's 3 and the second's 4 above; above, the first's 5 and the second's 12 below.
+    assert difference(first, second) == Estimate(value=-10.0, low=-15.0, high=3.0)
+    # Below 3 and 12, above 5 and 4: half of the roots of 153 and 41.
+    assert within_runs([first, second]) == Estimate(value=15.0, low=15 - 153**0.5 / 2, high=15 + 41**0.5 / 2)
 
 
 # Ratings worked by hand.

@@ -14,6 +14,7 @@ from grpo.statistics.verdict import Decision, LadderGain, Verdict, candidates_by
 STRONG = [0.5] * 60 + [0.75] * 40
 WEAK = [1 - score for score in STRONG]
 EVEN = [0.25, 0.5, 0.5, 0.75] * 25
+UNLUCKY = [0.25] * 5 + [0.5] * 50
 # One-sided p between 0.0125 and 0.025: enough for one claim, not for one of two.
 LIKELY = [0.5] * 50 + [0.75] * 30 + [0.25] * 15
 
@@ -91,6 +92,7 @@ def test_scores_beside_are_reported_and_never_make_or_unmake_a_champion() -> Non
         (EVEN, 50, Verdict.NO_IMPROVEMENT, "was not shown to beat its own start (+0 Elo"),
         (EVEN, 50, Verdict.NO_IMPROVEMENT, ". But against other opponents it gains (+50 Elo"),
         (EVEN, -50, Verdict.NO_IMPROVEMENT, ". Against other opponents it is weaker (-50 Elo"),
+        (UNLUCKY, 0, Verdict.NO_IMPROVEMENT, "was not shown to beat its own start (-16 Elo [-37, +6])"),
         (WEAK, 0, Verdict.WORSE, "plays worse than its own start (-70 Elo [-89, -49])"),
         (WEAK, 50, Verdict.WORSE, ". But against other opponents it gains (+50 Elo"),
     ],
@@ -163,7 +165,7 @@ def test_a_phase_blocks_when_it_is_shown_to_be_worse_than_the_tolerance() -> Non
     assert [(change.phase, change.blocks) for change in changes] == [("opening", False), ("middlegame", False), ("endgame", True)]
     decision = verdict_on(STRONG, phases=changes)
     assert (decision.verdict, decision.promoted, decision.replaces_previous) == (Verdict.WORSE_IN_A_PHASE, False, False)
-    assert "endgame" in decision.sentence
+    assert decision.sentence.endswith(" Its held-out regret grew in the endgame.")
     assert verdict_on(STRONG, phases=changes[:2]).promoted
     assert verdict_on(EVEN, phases=changes).verdict == Verdict.NO_IMPROVEMENT
 

@@ -209,6 +209,12 @@ def test_the_coefficients_of_jan19_are_its_powers_and_the_notes_bound_caps_them(
     assert controller.knobs()["temperature"] == 2.5, "boosted values stay"
 
 
+def test_a_boost_lowers_no_value_that_the_settings_put_above_its_bound() -> None:
+    controller = FieldNotesController(NOTES["field_notes"], entropy_coefficient=2.0, kl_coefficient=0.01, temperature=3.0)
+    assert names(controller.observe(**seen(1.0)) for _ in range(3)) == [(3, "entropy_boost")]
+    assert controller.knobs() == {"entropy_coefficient": 2.0, "kl_coefficient": 0.005, "temperature": 3.0}
+
+
 @pytest.mark.parametrize(("kl", "factor"), [(0.1, 1.0), (0.11, 1.005), (5.0, 1.01), (0.0, 0.99), (math.nan, 1.0), (math.inf, 1.0)])
 def test_the_kl_coefficient_moves_in_proportion_and_by_a_fifth_of_the_horizon_at_most(kl: float, factor: float) -> None:
     controller = AdaptiveKlController(0.1, 0.01)

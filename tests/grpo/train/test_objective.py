@@ -318,3 +318,18 @@ def test_the_metrics_of_several_steps_are_their_mean_their_extreme_or_the_last()
     assert metrics["grpo/kl_old"] == second.kl_old > 0.01
     assert (metrics["grpo/ratio_min"], metrics["grpo/ratio_max"]) == pytest.approx((0.8, 1.6))
     assert metrics.keys() <= METRICS.keys()
+
+
+def test_the_metrics_of_a_step_whose_gradients_are_clipped_worked_by_hand() -> None:
+    # The first state's ratios are 1.31 three times, which only rise, and .08 once, which only falls.
+    first, clipped = pieces_of([[0, 1]], PROBS), pieces_of([[0, 1]], torch.tensor([[0.98, 0.02, 0.0], [0.2, 0.3, 0.5]]).double())
+    clipped.gradient_norm = 4.0
+    metrics = step_metrics([first, clipped])
+    # Means over two states and two steps.
+    assert (metrics["grpo/clip_low_fraction"], metrics["grpo/clip_high_fraction"]) == pytest.approx((0.25 / 4, 0.75 / 4))
+    assert metrics["grpo/clip_fraction"] == pytest.approx(1 / 4)
+    assert metrics["grpo/gradient_norm"] == 3.0
+    # Of the policy that was sampled: KL(reference || policy), and 0.25 * (0.8 - 0.4) of the first state's values alone.
+    divergence = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.25 * 3) + 0.5 * math.log(0.5 * 3)
+    assert metrics["grpo/kl_from_reference"] == pytest.approx(divergence / 2)
+    assert metrics["grpo/reward_gain"] == pytest.approx(0.1 / 2)

@@ -182,6 +182,14 @@ def test_each_purpose_and_each_round_has_a_stream_of_its_own_from_the_seed(monke
     assert rounds[0] != rounds[1]
 
 
+def test_no_two_games_of_a_round_share_a_number_so_each_draws_moves_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, play = list[int](), self_playing.play_match
+    monkeypatch.setattr(self_playing, "play_match", lambda *given, **how: numbers.extend(given[2]) or play(*given, **how))
+    own_games(self_play_states=100)._play_games(0, POLICY)
+    assert numbers == [*range(len(numbers))]
+    assert len(numbers) > 8, "more than one batch"
+
+
 def test_restored_own_games_go_on_as_if_never_stopped() -> None:
     straight = own_games(self_play_steps=4)
     straight.states(0, POLICY)

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
-from made_documents import ENGINE, FINDING, made_reports, made_results, write_outputs
+from made_documents import CODE, ENGINE, FINDING, made_reports, made_results, match, write_outputs
 from made_work import work_in
 
 from grpo.base.documents import DocumentError
-from grpo.base.files import write_json
+from grpo.base.files import write_json, write_manifest
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings
 from steps.cli.compare import comparison
@@ -56,12 +56,52 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     assert best.yardstick["pretrained policy"] == results.outputs["pretrain"]["output_hash"]
     assert best.yardstick["evaluation.max_plies"] == "200"
     assert found["pretrained against Stockfish (1 node)"].yardstick["engine"] == ENGINE
-    placed = [found[name].estimate.value for name in ("candidate on the ladder", "pretrained on the ladder (openings of the candidate)")]
-    assert placed == [260, 240], "of the games of the ladder gain, and not the 250 of the baseline"
+    names = "candidate on the ladder", "pretrained on the ladder (openings of the candidate)"
+    placed = [(found[name].estimate.low, found[name].estimate.value) for name in names]
+    assert placed == [(240, 260), (220, 240)], "of the games of the ladder gain, and not the 250 of the baseline"
     # The half-width of 30 is one of 15 after both parts, and 15 (1.977 + 0.8416) / 1.977 = 21.4.
     stopped = "Play stopped after 150 of at most 300 pairs per rung, because a difference was shown."
     said = f"{stopped} Such a test shows a true difference of 21 Elo in 80 % of the cases"
     assert said in " ".join(page("report", results=results).split())
+
+
+def test_a_result_has_all_that_it_depends_on_besides_the_policy_as_its_yardstick(tmp_path: Path) -> None:
+    reports = made_reports()
+    reports["select"] |= {"previous_champion": match(0.75).model_dump(mode="json"), "previous_weights": "3" * 64}
+    results = made_results(tmp_path, reports, book="hash of a book")
+    rules = {"evaluation.max_plies": "200", "opening book": "hash of a book"}
+    pretrained, ladder, boards = (
+        {name: results.outputs[step]["output_hash"]}
+        for name, step in {"pretrained policy": "pretrain", "ladder": "calibrate", "held-out boards": "join_boards"}.items()
+    )
+    assert {each.name: each.yardstick for each in results.measurements} == {
+        "pretrained against a random mover": rules,
+        "pretrained against Stockfish (1 node)": rules | {"engine": ENGINE},
+        "pretrained on the ladder before GRPO (other openings)": ladder,
+        "held-out regret of the pretrained policy": boards,
+        "held-out regret of the candidate": boards,
+        "candidate against pretrained (best moves)": rules | pretrained,
+        "candidate against pretrained (sampled at T = 1)": rules | pretrained,
+        "candidate against the champion before": rules | {"champion before": "3" * 64},
+        "candidate less pretrained on the ladder": rules | pretrained | ladder,
+        "pretrained on the ladder (openings of the candidate)": ladder,
+        "candidate on the ladder": ladder,
+    }
+    # Seven pairs against each of two rungs, of both policies.
+    assert {each.name: each.num_games for each in results.measurements}["candidate less pretrained on the ladder"] == 2 * 2 * 2 * 7
+
+
+@pytest.mark.parametrize(("score", "weights"), [(0.75, "2"), (0.5, "1")])
+def test_the_model_card_has_the_champions_weights_and_the_report_the_candidates_moves_also_of_one_that_is_not_promoted(
+    score: float, weights: str, tmp_path: Path
+) -> None:
+    folders = write_outputs(tmp_path, made_reports(score=score))
+    write_manifest(folders["join_boards"], {"step": "join_boards", "version": "", "code": CODE, "parts": {"settings": {"seed": 3}}})
+    body(work_in(made := tmp_path / "made", declared(Settings(), STEP.reads), inputs=folders))
+    assert re.findall(r"\b[12]{64}\b", (made / MODEL_CARD).read_text()) == [weights * 64]
+    results = read_results(made / RESULTS)
+    assert (results.quality["heldout/accuracy"], results.regret["endgame"]) == ((91.34, 92.0), (0.0469, 0.04))
+    assert results.settings["seed"] == 4, "as the later steps have read it"
 
 
 def test_a_document_of_other_code_is_refused_with_what_to_do(tmp_path: Path, results: Results) -> None:
@@ -132,6 +172,7 @@ def test_data_are_a_setting_by_which_runs_are_compared(tmp_path: Path) -> None:
 def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reason(tmp_path: Path) -> None:
     other = made_reports(score=0.5)
     other["pretrain"] |= {"top1": 0.31}
+    other["baseline"]["heldout"] |= {"heldout/regret_best": 0.08}
     other["baseline"]["matches"]["random"] |= {"score": {"value": 0.25, "low": 0.2, "high": 0.3}}
     first, second = made_results(tmp_path / "a"), made_results(tmp_path / "b", other)
     lines = list(comparison(first, second))
@@ -139,6 +180,8 @@ def test_what_has_one_yardstick_is_compared_and_the_rest_is_named_with_the_reaso
     [row] = [line for line in lines if "pretrained against a random mover" in line]
     assert re.search(r" 0\.750 +0\.250 +\+0\.500 \[.*A is better", row)
     [row] = [line for line in lines if "held-out regret of the pretrained policy" in line]
+    assert "A is better" in row, "a lower regret is better"
+    [row] = [line for line in lines if "pretrained against Stockfish (1 node)" in line]
     assert "is better" not in row, "the same number"
     assert re.search(r"another or unknown pretrained policy: [^;]*candidate against pretrained \(best moves\)", lines[-1])
     assert "held-out regret of the candidate" in lines[-2]
@@ -176,3 +219,12 @@ def test_the_strength_of_a_policy_is_what_its_games_have_shown_and_the_same_in_t
     assert told[7] == "It played no game; it was not rated on the ladder."
     for role, step in (("champion", 100), ("peak", 250)):
         assert told[step] in page("version", results=results, role=role)
+
+
+def test_whether_a_candidate_is_champion_of_its_run_alone_is_said(results: Results) -> None:
+    def outcome(*, promoted: bool, replaces_previous: bool) -> str:
+        return results.decision.model_copy(update={"promoted": promoted, "replaces_previous": replaces_previous}).outcome
+
+    assert outcome(promoted=False, replaces_previous=False) == "the pretrained policy stays champion"
+    assert outcome(promoted=True, replaces_previous=True) == "step 100 is champion"
+    assert outcome(promoted=True, replaces_previous=False).startswith("step 100 is this run's champion; the registry's champion stays")

@@ -48,7 +48,6 @@ def version(**changes: Any) -> str:
     "change",
     [
         {"step": step(name="baseline")},
-        {"step": step(name="finetune"), "policy": PolicyConfig(kind="language")},
         {"settings": {"seed": 1, "policy": {"width": 16}}},
         {"inputs": {"boards": "hash-2"}},
         {"code": {**CODE, "lock": "lock-2"}},
@@ -57,6 +56,11 @@ def version(**changes: Any) -> str:
 )
 def test_each_part_changes_the_version(change: dict[str, Any]) -> None:
     assert version(**change) != version()
+
+
+@pytest.mark.parametrize("policy", [PolicyConfig(kind="language"), PolicyConfig(network="afterstates")])
+def test_the_code_of_the_policys_kind_and_network_is_in_the_version(policy: PolicyConfig) -> None:
+    assert version(step=step(name="finetune"), policy=policy) != version(step=step(name="finetune"))
 
 
 def test_a_commit_that_touches_nothing_here_does_not_change_the_version() -> None:

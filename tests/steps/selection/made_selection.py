@@ -23,7 +23,7 @@ from grpo.match.policy_players import BestMovePlayer
 from grpo.match.replies import Reply, ReplyCounts
 from grpo.policy.checkpoints import TrainingState, save_checkpoint
 from grpo.policy.distribution import MovePolicy
-from grpo.policy.policy import NetworkPolicy, new_policy
+from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
 from grpo.settings.names import declared
 from grpo.settings.tree import Settings, settings_over
 from steps import calibrate, confirm, screen, select
@@ -56,11 +56,19 @@ class Quitter:
         ]
 
 
-def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> None:
-    """Let the players of these names win all their games against others, whatever the weights are."""
-    monkeypatch.setattr(
-        network_policies, "BestMovePlayer", lambda policy, name: (BestMovePlayer if name in strong else Quitter)(policy, name)
-    )
+def make_strong(monkeypatch: pytest.MonkeyPatch, *strong: str) -> set[tuple[str, str]]:
+    """Let the players of these names win all their games against others, whatever the weights are.
+
+    Return the names of all players, each with the hash of its weights.
+    """
+    made = set[tuple[str, str]]()
+
+    def player(policy: NetworkPolicy, name: str) -> BestMovePlayer | Quitter:
+        made.add((name, weights_hash(policy)))
+        return (BestMovePlayer if name in strong else Quitter)(policy, name)
+
+    monkeypatch.setattr(network_policies, "BestMovePlayer", player)
+    return made
 
 
 def settings(inputs: Mapping[str, Path], changes: Mapping[str, Any] | None = None) -> Settings:

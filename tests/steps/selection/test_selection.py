@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from doubles import CPU, saved_policy
 from made_documents import made_reports, made_results
+from made_language import made_up_rows
 from made_selection import (
     NUM_BOARDS,
     ONE,
@@ -26,6 +27,7 @@ from made_selection import (
     write_checkpoint,
     write_finetuned,
 )
+from made_selections import gain
 from presets import tiny_settings
 
 from grpo.base import seeding
@@ -34,11 +36,12 @@ from grpo.base.files import read_json, sha256_file
 from grpo.base.seeding import named_seed
 from grpo.board.encoding import position_key
 from grpo.board.phases import PHASES
-from grpo.match.regret import HeldoutScores
+from grpo.dataset.table import Split, board_arrays, board_table
+from grpo.match.regret import HeldoutScores, heldout_metrics
 from grpo.match.selection import Selection as SelectionReport
-from grpo.metrics.shared import PRETRAINED_STEP
+from grpo.metrics.shared import PRETRAINED_STEP, interval_names
 from grpo.policy.checkpoints import load_checkpoint
-from grpo.policy.files import FACTS, WEIGHTS
+from grpo.policy.files import FACTS, WEIGHTS, checkpoint_name
 from grpo.policy.policy import NetworkPolicy, weights_hash
 from grpo.statistics.intervals import Estimate, holm, regret_interval
 from grpo.statistics.verdict import BETTER_THAN_INITIAL, BETTER_THAN_PREVIOUS, Verdict
@@ -46,8 +49,10 @@ from steps import screen, select
 from steps.cards.page import Seen
 from steps.common.measure import CONFIRMATION, INITIAL, LADDER, PREVIOUS, SAMPLED, SCREENING
 from steps.common.policies import network as network_policies
-from steps.names import CHAMPION, CHECKPOINTS, HISTORY, PEAK, REPORT
+from steps.common.policies.open import open_policy
+from steps.names import CHAMPION, CHECKPOINTS, DECISIONS, HISTORY, PEAK, REPORT
 from steps.pages.templates import page
+from steps.run.work import read_history
 
 BEST = 4
 """The step that is made to play well."""
@@ -64,17 +69,35 @@ def selections(inputs: dict[str, Path], stockfish: str, tmp_path_factory: pytest
 @pytest.fixture(scope="module")
 def selected(inputs: dict[str, Path], stockfish: str, tmp_path_factory: pytest.TempPathFactory) -> Selection:
     with pytest.MonkeyPatch.context() as patch:
-        make_strong(patch, f"step {BEST}")
+        made = make_strong(patch, f"step {BEST}")
         patch.setattr(seeding, "named_seed", lambda *name: DRAWN.append(name) or named_seed(*name))
         sampling, at = network_policies.SamplingPlayer, SAMPLED_AT
         patch.setattr(network_policies, "SamplingPlayer", lambda *who, **how: at.append(how["temperature"]) or sampling(*who, **how))
-        return Selections(tmp_path_factory.mktemp("selected"), inputs, stockfish).run({"seed": 5}, num_parts=2)
+        annotate, write = select.annotate, network_policies.NetworkCompetitor.write_decisions
+
+        def annotated(match: Any, policies: Any, *more: Any, **how: Any) -> Any:
+            COMPARED.append([policy.__self__.weights for policy in policies])
+            return annotate(match, policies, *more, **how)
+
+        def written(policy: Any, *more: Any, before: Any) -> None:
+            COMPARED.append([policy.weights, before.weights])
+            write(policy, *more, before=before)
+
+        patch.setattr(select, "annotate", annotated)
+        patch.setattr(network_policies.NetworkCompetitor, "write_decisions", written)
+        found = Selections(tmp_path_factory.mktemp("selected"), inputs, stockfish).run({"seed": 5}, num_parts=2)
+    PLAYERS.update(made)
+    return found
 
 
 DRAWN: list[tuple[Any, ...]] = []
 """Root and name of each stream of that selection."""
 SAMPLED_AT: list[float] = []
 """Temperatures of its players that sample."""
+PLAYERS = set[tuple[str, str]]()
+"""Names of its players of best moves, each with the hash of its weights."""
+COMPARED: list[list[str]] = []
+"""Hashes of the weights of the policies whose probabilities, and whose decisions, stand side by side."""
 
 
 @pytest.mark.usefixtures("selected")
@@ -86,6 +109,60 @@ def test_each_stage_round_player_and_rung_has_a_stream_of_its_own_from_the_seed_
     assert Counter(name[1:] for name in streams if name[1] == SAMPLED) == {(SAMPLED, "candidate"): 2, (SAMPLED, "initial"): 2}, "each part"
     assert {name[-1] for name in streams if name[1] == "placement"} >= {"random"}
     assert SAMPLED_AT == [1.0] * 4
+
+
+def weights_in(folder: Path) -> str:
+    return weights_hash(NetworkPolicy.load(folder, CPU))
+
+
+@pytest.mark.usefixtures("selected")
+def test_whoever_plays_under_a_name_has_the_weights_of_that_name(inputs: dict[str, Path]) -> None:
+    checkpoints = {f"step {step}": inputs["finetune"] / CHECKPOINTS / checkpoint_name(step) for step in REGRETS}
+    assert {(name, weights_in(folder)) for name, folder in {**checkpoints, INITIAL: inputs["pretrain"]}.items()} == PLAYERS
+    assert [[weights_in(checkpoints[f"step {BEST}"]), weights_in(inputs["pretrain"])]] * 2 == COMPARED
+
+
+def test_what_is_logged_is_what_the_report_says(selected: Selection) -> None:
+    report, [record] = selected.report, read_history(selected.selected)
+    told = {
+        "score_best": report["confirmation_best_moves"]["score"],
+        "score_sampled": report["confirmation_sampled_moves"]["score"],
+        "rating": report["ladder"]["rating"],
+        "rating_pretrained": report["ladder_initial"]["rating"],
+        "ladder_gain": report["ladder_gain"]["played"],
+    }
+    assert report["ladder"]["rating"]["value"] > report["ladder_initial"]["rating"]["value"]
+    for name, estimate in told.items():
+        found = [record.metrics[metric] for metric in interval_names(f"selection/{name}")]
+        assert found == [estimate[bound] for bound in ("value", "low", "high")], name
+
+
+def test_scores_as_played_decide_and_adjudicated_ones_stand_beside() -> None:
+    def match(played: float, adjudicated: float) -> Any:
+        scores = {False: [played] * 20, True: [adjudicated] * 20}
+        return SimpleNamespace(pair_scores=lambda *, adjudicated=False: scores[adjudicated])
+
+    matches = {CONFIRMATION: match(0.75, 0.25), SAMPLED: match(0.5, 1.0), PREVIOUS: match(1.0, 0.0)}
+    decision = select._decide(BEST, matches, gain(0.0), ())
+    assert [claim.interval.value for claim in decision.claims] == [0.75, 1.0]
+    assert {claim.name: claim.interval.value for claim in decision.beside} == {
+        "best moves, adjudicated": 0.25,
+        "sampled moves at T = 1, as played": 0.5,
+    }
+
+
+def test_a_policy_is_judged_by_the_deep_values_of_the_heldout_boards(inputs: dict[str, Path], tmp_path: Path) -> None:
+    rows = made_up_rows(dataset_boards(), split=Split.HELDOUT)
+    table = board_table([row | {"strong_values": [1 - value for value in row["values"]]} for row in rows])
+    policy = NetworkPolicy.load(inputs["pretrain"], CPU)
+    deep, shallow = (heldout_metrics(policy, board_arrays(table, split=Split.HELDOUT, strong=strong)) for strong in (True, False))
+    competitor = open_policy(inputs["pretrain"], CPU)
+    assert competitor.heldout(table) == deep
+    assert deep["heldout/regret_best"] != shallow["heldout/regret_best"]
+    assert competitor.scores(table).regret_best.mean() == pytest.approx(deep["heldout/regret_best"])
+    competitor.write_decisions(tmp_path, table)
+    [worst, *_] = read_json(tmp_path / DECISIONS)["worst"]
+    assert worst["regret"] == pytest.approx(competitor.scores(table).regret_best.max())
 
 
 def test_no_opening_serves_two_stages_and_none_is_a_board_of_the_dataset(selected: Selection) -> None:
@@ -235,6 +312,7 @@ def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_prom
     report = found.report
     assert report["claims"][0]["is_shown"]
     assert "-40 Elo [-80, -1] on the ladder" in report["sentence"]
+    assert report["ladder_gain"]["adjudicated"]["value"] == 200
     assert_kept(found, Verdict.WORSE_ON_LADDER, inputs)
 
 
@@ -242,12 +320,13 @@ def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_prom
 def test_a_previous_champion_gives_way_only_where_games_of_its_own_and_holm_show_it_beaten(
     is_beaten: bool, selections: Selections, other_champion: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_strong(monkeypatch, "step 2", *([] if is_beaten else [PREVIOUS]))
+    made = make_strong(monkeypatch, "step 2", *([] if is_beaten else [PREVIOUS]))
     found = selections.run(ONE, champion=other_champion)
     games, report = found.games(), found.report
     assert list(games) == [CONFIRMATION, PREVIOUS, SAMPLED, LADDER]
     assert not set(openings_of(games[CONFIRMATION])) & set(openings_of(games[PREVIOUS]))
     assert {name for game in games[PREVIOUS] for name in (game.headers["White"], game.headers["Black"])} == {"step 2", PREVIOUS}
+    assert dict(made)[PREVIOUS] == weights_in(other_champion)
     assert [(claim["name"], claim["is_shown"]) for claim in report["claims"]] == [
         (BETTER_THAN_INITIAL, True),
         (BETTER_THAN_PREVIOUS, is_beaten),

@@ -12,7 +12,7 @@ from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
 from grpo.match.ladder import BaselineReport, LadderPairing, LadderReport, make_rungs
-from grpo.statistics.intervals import Estimate
+from grpo.statistics.intervals import Estimate, expected_score
 from steps import baseline, calibrate
 from steps.cards.page import Seen
 from steps.common import measure
@@ -37,6 +37,8 @@ def test_each_rung_has_a_rating_with_its_interval_the_same_whatever_the_runs_see
     assert all(rating.low < rating.value < rating.high for rating in ratings[1:])
     assert [rung.gap is None for rung in report.rungs] == [True, False, False]
     assert report.engine == str(identify(stockfish))
+    elo_of = {rung.name: rung.rating.value for rung in report.rungs}
+    assert [met.expected for met in report.meetings] == [expected_score(elo_of[met.first] - elo_of[met.second]) for met in report.meetings]
     assert [record.metrics["ladder/rating"] for record in records] == [rating.value for rating in ratings]
     again = step(calibrate, tmp_path / "again", tiny_settings("seed = 1"), {}, engine=stockfish)
     assert (again / REPORT).read_bytes() == (calibrated / REPORT).read_bytes()

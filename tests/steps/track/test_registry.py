@@ -12,7 +12,7 @@ import pytest
 from made_runs import machine_of
 from mlflow.entities import FileInfo
 from mlflow.tracking import MlflowClient
-from tracked_runs import TrackedRun, client_of, forget, told
+from tracked_runs import PEAK_AT, TrackedRun, client_of, forget, told
 
 from grpo.base.door import ForeignError
 from grpo.statistics.intervals import Estimate
@@ -130,6 +130,20 @@ def test_a_champion_that_is_the_runs_start_is_replaced_by_who_has_beaten_the_sta
     assert named("champion", machine).weights == "better"
     finished(promoted=True, champion_step=100, initial_weights="start", candidate_weights="has-not-played-it")
     assert named("champion", machine).weights == "better"
+
+
+def test_a_start_that_stays_champion_is_registered_as_what_it_is(finished: Callable[..., TrackedRun], machine: Machine) -> None:
+    finished(promoted=False, champion_step=0, candidate_weights="candidate", initial_weights="start")
+    champion, peak = named("champion", machine), named("peak", machine)
+    assert (champion.policy_step, champion.weights, champion.low) == (0, "start", None)
+    assert (peak.policy_step, peak.weights, peak.low) == (PEAK_AT, "", 0.5123), "neither start nor candidate"
+
+
+def test_a_peak_is_compared_with_peaks_of_its_own_start_and_with_no_champion(finished: Callable[..., TrackedRun], machine: Machine) -> None:
+    for start, low in (("one", 0.6), ("other", 0.55), ("other", 0.5)):
+        finished(initial_weights=start, peak=peak_at(low))
+    assert named("peak", machine).low == 0.55, "the better one of the newer start"
+    assert [peak.low for peak in registry._peaks_of("other", "default", client_of(machine.home))] in ([0.55, 0.5], [0.5, 0.55])
 
 
 def test_a_run_of_another_preset_takes_no_alias_and_readers_tell_them_apart(finished: Callable[..., TrackedRun], machine: Machine) -> None:
