@@ -279,7 +279,7 @@ def _of_training(table: Table) -> Table:
         table = table.taken(np.flatnonzero(is_training)) if any(is_training) else table
     for name in [name for name in table.numbers if plain(name) in TABLES["times"]]:
         times = table.numbers[name]
-        # A smaller number is no clock: it counts from the start of a process, and a resumed one starts again.
+        # Smaller times count from a process's start.
         if np.isfinite(times).all() and times.min() >= _CLOCK and (np.diff(times) < 0).any():
             table = table.taken(np.argsort(times, kind="stable"))
     return table

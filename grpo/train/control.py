@@ -37,7 +37,7 @@ _NOTES_MAX_TEMPERATURE: Final = 2.5
 RECOVERY_COEFFICIENT: Final = 0.3
 """Coefficient of KL(reference || policy) during a recovery (effect: docs/objective.md)."""
 HEALTHY_ENTROPY: Final = 1.0
-"""Mean entropy (nats) at which a recovery ends, unless `grpo.critical_entropy` is higher."""
+"""Least mean entropy (nats) at which a recovery ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
