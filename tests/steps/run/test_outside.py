@@ -1,4 +1,4 @@
-"""What no step computes is in the versions of the steps that depend on it: by content, where it is a file."""
+"""Versions have what no step computes: files by their content."""
 
 from collections.abc import Sequence
 from pathlib import Path
