@@ -55,7 +55,7 @@ class Machine:
         return cls(
             stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
             home=home,
-            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or sqlite_address(home / "mlflow.db"),
+            tracking_uri=_absolute(os.environ.get("MLFLOW_TRACKING_URI") or sqlite_address(home / "mlflow.db")),
             device=_one_of("CHESS_GRPO_DEVICE", ("auto", "cpu", "cuda")),
             num_threads=_num_threads(),
             store=store_place(os.environ),
@@ -82,6 +82,15 @@ def _num_threads() -> int:
     if not (text.isdecimal() and int(text)):
         raise MachineError(f"CHESS_GRPO_THREADS={text}: give a number of 1 or more; unset, it is the number of cores")
     return int(text)
+
+
+def _absolute(address: str) -> str:
+    """Put the working directory before a relative path, because each directory would have its own tracking store."""
+    for prefix, folder in (("sqlite:///", sqlite_address(Path.cwd())), ("file:", Path.cwd().as_uri())):
+        path = address.removeprefix(prefix)
+        if address.startswith(prefix) and not path.startswith("/"):
+            return f"{folder}/{os.path.normpath(path)}"
+    return address
 
 
 def _one_of(name: str, allowed: Sequence[str]) -> str:

@@ -72,6 +72,25 @@ def test_a_run_that_belongs_to_another_disk_creates_nothing_here(here: Machine, 
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("sqlite:///mlflow.db?timeout=9", "sqlite:////{}/mlflow.db?timeout=9"),
+        ("sqlite:///./mlflow.db", "sqlite:////{}/mlflow.db"),
+        ("file:mlruns", "file:///{}/mlruns"),
+        ("sqlite:////shared/mlflow.db", "sqlite:////shared/mlflow.db"),
+        ("file:///shared/mlruns", "file:///shared/mlruns"),
+        ("http://host:5000", "http://host:5000"),
+    ],
+)
+def test_a_relative_address_names_the_working_directory(given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each folder would have a database of its own."""
+    (tmp_path / "50%").mkdir()
+    monkeypatch.chdir(tmp_path / "50%")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    assert Machine.here().tracking_uri == meant.format(f"{tmp_path}/50%25".removeprefix("/"))
+
+
 def test_the_environments_address_is_taken_where_it_differs_by_its_secrets_alone() -> None:
     machine = machine_of(Path("/home"), "http://me:secret@host/mlflow")
     assert TrackingStore.of_run("http://host/mlflow", machine)._uri == machine.tracking_uri
