@@ -22,8 +22,8 @@ class PlayServer(ThreadingHTTPServer):
     def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], str], port: int = 0) -> None:
         """Listen on the loopback address; port 0 is a free port. Raises OSError for a taken port.
 
-        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets a finished game, and returns
-        why the game is not saved, or "".
+        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets a finished game and returns an
+        error, or "".
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
@@ -46,11 +46,11 @@ class PlayServer(ThreadingHTTPServer):
     def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Do an action and return `facts`. The caller holds `lock`. Raises MoveError.
 
-        `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`). `wanted["numActions"]` is the page's: if
-        another page has acted since, nothing is done.
+        `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`). Nothing is done if another page
+        has acted since `wanted["numActions"]`.
         """
         if wanted.get("numActions") != self._num_actions:
-            return self.facts() | {"error": "This page was old, so nothing was done. Now it shows the game as it is."}
+            return self.facts() | {"error": "This page was old, so nothing was done. Now it shows the game."}
         game = self.game
         match wanted.get("do"):
             case "hint" if "hint" not in game.actions:
@@ -103,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_allowed(self, path: str) -> bool:
         """Check token, host, origin (if sent), and a POST's content type. Reply 404 if one is wrong."""
-        # The host is checked, because a foreign name can be made to resolve to 127.0.0.1 (DNS rebinding).
+        # A foreign host name can be made to resolve to 127.0.0.1 (DNS rebinding).
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")

@@ -67,7 +67,7 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
 
 
 def _save(folder: Path, game: HumanGame) -> str:
-    """Save or else print the game. Return why it is not saved, or ""."""
+    """Save or else print the game. Return the error, or ""."""
     now = datetime.now(UTC)
     paths = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
     pgn, ended = game.pgn(person="you", played_on=now.date()), f"{game.result}, {game.end}."

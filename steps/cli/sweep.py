@@ -89,7 +89,7 @@ def _text(value: Estimate | None) -> str:
 
 
 def inputs_of(machine: Machine) -> Callable[[Settings], dict[str, str]]:
-    """Return a function that hashes what a run depends on besides its settings. Equal files are read once."""
+    """Return a function: settings -> hashes of a run's code, packages, engine and files."""
     from steps.run.outside import OUTSIDE  # Slow.
 
     known: dict[str, dict[str, str]] = {}

@@ -1,7 +1,4 @@
-"""Facts of this machine, mostly from environment variables.
-
-A run's settings do not contain these facts, because several machines may work on the run.
-"""
+"""Facts of this machine, mostly from environment variables; no settings, because several machines may work on a run."""
 
 import os
 import re
@@ -26,7 +23,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OFF: Final = "off"  # No copy; the default.
 OFFLINE: Final = "offline"  # A folder in `Machine.home`, which `wandb sync` uploads.
 ONLINE: Final = "online"  # Sent while the step runs; without an API key, the same as `offline`.
-# AWS's rules for the name of a bucket, without reserved prefixes and suffixes.
+# AWS's rules for bucket names, without reserved prefixes and suffixes.
 _BUCKET: Final = re.compile(r"(?!.*\.\.)(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
@@ -70,7 +67,7 @@ class Machine:
 
 
 def require_home() -> None:
-    """Raise MachineError if the user has no home folder, because several libraries read configuration there."""
+    """Raise MachineError if the user has no home folder, where several libraries read configuration."""
     try:
         Path.home()
     except RuntimeError:
@@ -85,7 +82,7 @@ def _num_threads() -> int:
 
 
 def _absolute(address: str) -> str:
-    """Put the working directory before a relative path, because each directory would have its own tracking store."""
+    """Complete a relative path, which would name another store in each directory."""
     for prefix, folder in (("sqlite:///", sqlite_address(Path.cwd())), ("file:", Path.cwd().as_uri())):
         path = address.removeprefix(prefix)
         if address.startswith(prefix) and not path.startswith("/"):

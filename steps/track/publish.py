@@ -65,8 +65,8 @@ def publish_all(
 ) -> dict[str, str]:
     """Publish `runs`, by default those that are not completely logged. Return run -> reason, as `publish`.
 
-    `again` also checks logged runs, because a database may have been restored or deleted. If a store is not an SQLite file, the call takes
-    at most `seconds` (default: no limit); late runs have a reason.
+    `again` also checks logged runs, because a database may have been restored or deleted. `seconds`: limit unless all
+    stores are SQLite files; late runs have a reason.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
@@ -93,7 +93,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """If a store does not answer, its later runs get the same reason without a request, which would take seconds."""
+    """Ask a store that does not answer only once, because a request takes seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -146,7 +146,7 @@ class _View:
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Runs that end together register in turn, so each is compared with the policies registered before.
+            # Runs register in turn, so each is compared with earlier policies.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -217,7 +217,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Create the run if it is missing. If several processes have created it, the smallest id is kept."""
+        """Create a missing run. Of several processes' runs, keep the smallest id."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})

@@ -88,7 +88,7 @@ class SweepRow:
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run, about the newest finished run with the same key, or the newest run if none is finished."""
+    """Return a row per planned run: the newest finished run with its key, else the newest."""
     chosen: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():  # Newest first.

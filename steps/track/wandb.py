@@ -1,7 +1,7 @@
 """Mirrors a step's journal (one line per record of metrics) to Weights & Biases (W&B); off by default (CHESS_GRPO_WANDB).
 
-Each version of a step's task has one W&B run. Line N becomes row N. A restarted step sends all lines again, and W&B ignores rows that it
-has. Without key or network, W&B writes to a folder that `wandb sync` uploads.
+Each version of a step's task has one W&B run. Line N becomes row N. A restarted step sends all lines again; W&B ignores known rows.
+Without key or network, W&B writes to a folder that `wandb sync` uploads.
 """
 
 import hashlib
