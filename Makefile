@@ -18,9 +18,9 @@ $(error settings have a name: make run CONFIG=$(wordlist 2,2,$(MAKECMDGOALS)))
 endif
 endif
 
-# Puts each `key =` of SET on a line of its own; SET may have blanks around the sign and within values.
+# Puts each `key =` of SET, outside braces, on a line of its own; SET may have blanks around the sign and within values.
 SETTINGS = 'import json, os, re; print("preset =", json.dumps(os.environ["CONFIG"])); \
-print(re.sub(r"\s+(?=[\w.]+\s*=)", "\n", os.environ["SET"].strip()))'
+print(re.sub(r"(?<![{,\s])\s+(?=[\w.]+\s*=)", "\n", os.environ["SET"].strip()))'
 
 help:
 	@grep -E '^[a-z-]+:.*  ## ' Makefile | sed -E 's/^([a-z-]+):.*  ## /  make \1\t/' | expand -t 14

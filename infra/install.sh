@@ -29,6 +29,35 @@ from_debian() {
     $install >/dev/null 2>&1 || { apt-get update --quiet >/dev/null && $install >/dev/null; }
 }
 
+# Stockfish comes first, so its problems show before minutes of downloads.
+if [ -n "$is_image" ]; then
+    [ -x /usr/games/stockfish ] || from_debian "stockfish=$stockfish_version" ||
+        fail "an image needs Debian's package stockfish $stockfish_version, so build it as root on Debian"
+    sha256sum --check --strict --quiet infra/stockfish.sha256 ||
+        fail "/usr/games/stockfish is not the one that infra/stockfish.sha256 knows (Debian 12, amd64, $stockfish_version), so its values" \
+            "would differ from other machines' values; build on the base image that the Dockerfile names, for linux/amd64"
+elif [ -z "${CHESS_GRPO_STOCKFISH:-}" ] && ! command -v stockfish >/dev/null && [ ! -x /usr/games/stockfish ]; then
+    from_debian stockfish ||
+        fail "Stockfish is not installed; install it (sudo apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to its path"
+fi
+
+# The stamp is a hash of everything that was installed, and of the checkout's path, which scripts contain: a second call is fast, and a
+# changed lock or a moved checkout is noticed.
+stamp="$venv/installed"
+lock=requirements-run.lock
+[ -z "$is_dev" ] || lock=requirements.lock
+hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-} $(pwd -P)" | sha256sum; }
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+# Whether the environment's packages are for this Python. The environment's own may be a dead link, or newer since an upgrade.
+serves() { local version && version=$(version_of "$1") && [ -d "$venv/lib/python$version" ]; }
+# An environment keeps its Python unless PYTHON names another. An environment with --dev also serves a call without it.
+if [ -f "$stamp" ] && serves "$venv/bin/python" && serves "${PYTHON:-$venv/bin/python}"; then
+    case $(cat "$stamp") in
+        "$(hash_of "$lock")") exit 0 ;;
+        "$(hash_of requirements.lock)") [ -n "$is_image" ] || exit 0 ;;
+    esac
+fi
+
 # A Python on the path may fail: pyenv's `python3.13` without an active 3.13, or Debian's without python3-venv, which has ensurepip.
 runs() { "$1" -c "import ensurepip, venv" >/dev/null 2>&1; }
 # Prints the newest installed Python. Without one, uv (https://docs.astral.sh/uv) installs one into uv's own folder.
@@ -46,33 +75,8 @@ if [ -z "$python" ]; then
         "install python3.11 python3.11-venv) or uv (https://docs.astral.sh/uv/getting-started/installation), or name one: make PYTHON=..."
 fi
 runs "$python" || fail "$python does not run, or has no venv or ensurepip (Debian: apt-get install python3-venv); name another: make PYTHON=..."
-version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+version=$(version_of "$python")
 [[ " $supported " == *" $version "* ]] || fail "$python is Python $version, but the locked packages are for $supported; leave PYTHON out"
-
-# Stockfish comes first, so its problems show before minutes of downloads.
-if [ -n "$is_image" ]; then
-    [ -x /usr/games/stockfish ] || from_debian "stockfish=$stockfish_version" ||
-        fail "an image needs Debian's package stockfish $stockfish_version, so build it as root on Debian"
-    sha256sum --check --strict --quiet infra/stockfish.sha256 ||
-        fail "/usr/games/stockfish is not the one that infra/stockfish.sha256 knows (Debian 12, amd64, $stockfish_version), so its values" \
-            "would differ from other machines' values; build on the base image that the Dockerfile names, for linux/amd64"
-elif [ -z "${CHESS_GRPO_STOCKFISH:-}" ] && ! command -v stockfish >/dev/null && [ ! -x /usr/games/stockfish ]; then
-    from_debian stockfish ||
-        fail "Stockfish is not installed; install it (sudo apt-get install stockfish), or set CHESS_GRPO_STOCKFISH to its path"
-fi
-
-# The stamp is a hash of everything that was installed: a second call is fast, and a changed lock is noticed.
-stamp="$venv/installed"
-lock=requirements-run.lock
-[ -z "$is_dev" ] || lock=requirements.lock
-hash_of() { cat pyproject.toml requirements*.lock infra/install.sh - <<<"$1 ${TORCH_INDEX:-}" | sha256sum; }
-# An environment keeps its Python unless PYTHON names another. An environment with --dev also serves a call without it.
-if [ -f "$stamp" ] && { [ -z "${PYTHON:-}" ] || [ -d "$venv/lib/python$version" ]; }; then
-    case $(cat "$stamp") in
-        "$(hash_of "$lock")") exit 0 ;;
-        "$(hash_of requirements.lock)") [ -n "$is_image" ] || exit 0 ;;
-    esac
-fi
 
 pip() { "$venv/bin/python" -m pip "$@"; }
 torch=$(grep -o 'torch==[0-9.]*' pyproject.toml)
@@ -87,9 +91,11 @@ trap 'kill $! 2>/dev/null; rm -rf "$work"' EXIT
 # An image takes wheels only: no build script runs as root, and no compiler is needed. python-chess has no wheel.
 [ -z "$is_image" ] || options+=(--no-cache-dir --only-binary=:all: --no-binary=chess)
 rm -f "$stamp"
-# An environment with another Python is created anew.
+# An environment with another Python, or made elsewhere, is created anew. pyvenv.cfg ends with the place.
 clear=""
-[ ! -f "$venv/pyvenv.cfg" ] || [ -d "$venv/lib/python$version" ] || clear=--clear
+if [ -f "$venv/pyvenv.cfg" ]; then
+    { serves "$python" && serves "$venv/bin/python" && [[ $(<"$venv/pyvenv.cfg") == *" $(cd "$venv" && pwd -P)" ]]; } || clear=--clear
+fi
 "$python" -m venv $clear "$venv"
 
 # uv takes a tenth of pip's time; pip gets it for this script only. In an image pip installs, because it also writes the bytecode, which the

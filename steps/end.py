@@ -43,7 +43,7 @@ def end(flow: Any) -> tuple[dict[str, Any], str]:
         pasteable(f"chess-grpo play {job['run']}"): "play against the champion",
         pasteable("chess-grpo show last"): "the same in the terminal",
         pasteable("chess-grpo card last"): "the report as a page",
-        pasteable("make ui"): "all runs in MLflow",
+        pasteable("chess-grpo ui"): "all runs in MLflow",
     }
     width = max(map(len, commands))
     lines = [

@@ -19,15 +19,17 @@ _HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"
 class PlayServer(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], None], port: int = 0) -> None:
+    def __init__(self, new_game: Callable[[bool | None], HumanGame], *, on_finished: Callable[[HumanGame], str], port: int = 0) -> None:
         """Listen on the loopback address; port 0 is a free port. Raises OSError for a taken port.
 
-        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets a game after the
-        game's last action.
+        `new_game` gets the person's color: White (True), Black (False) or either (None). `on_finished` gets a finished game and returns an
+        error, or "".
         """
         super().__init__((_LOOPBACK, port), _Handler)
         self._new_game, self._on_finished = new_game, on_finished
+        self._num_actions, self._unsaved = 0, ""
         self.game = new_game(None)
+        self._count_action()
         self.lock = threading.Lock()  # A browser opens several connections, each with a thread.
         self.token = secrets.token_urlsafe(16)
         self.hosts = {f"{name}:{self.server_port}" for name in (_LOOPBACK, "localhost")}
@@ -37,11 +39,18 @@ class PlayServer(ThreadingHTTPServer):
         """URL with the token that every request needs."""
         return f"http://{_LOOPBACK}:{self.server_port}/{self.token}/"
 
-    def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Do an action and return the page's data. The caller holds `lock`. Raises MoveError.
+    def facts(self) -> dict[str, Any]:
+        """Return the page's data. The caller holds `lock`."""
+        return self.game.facts() | {"numActions": self._num_actions, "error": self._unsaved}
 
-        `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`).
+    def act(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Do an action and return `facts`. The caller holds `lock`. Raises MoveError.
+
+        `wanted["do"]` is `move` (with `uci`), `undo`, `resign`, `hint`, or `new` (with `color`). Nothing is done if another page
+        has acted since `wanted["numActions"]`.
         """
+        if wanted.get("numActions") != self._num_actions:
+            return self.facts() | {"error": "This page was old, so nothing was done. Now it shows the game."}
         game = self.game
         match wanted.get("do"):
             case "hint" if "hint" not in game.actions:
@@ -53,14 +62,17 @@ class PlayServer(ThreadingHTTPServer):
             case "resign":
                 game.resign()
             case "hint":
-                return game.facts() | {"hints": game.hints()}
+                return self.facts() | {"hints": game.hints()}
             case "new":
-                game = self.game = self._new_game({"white": True, "black": False}.get(str(wanted.get("color"))))
+                self.game = self._new_game({"white": True, "black": False}.get(str(wanted.get("color"))))
             case other:
                 raise MoveError(f"there is no action {other!r}")
-        if game.end:
-            self._on_finished(game)
-        return game.facts()
+        self._count_action()
+        return self.facts()
+
+    def _count_action(self) -> None:
+        self._num_actions += 1
+        self._unsaved = self._on_finished(self.game) if self.game.end else ""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -70,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self._is_allowed(""):
             with self.server.lock:
-                page = offline_page("play.html", title="Play", data=self.server.game.facts())
+                page = offline_page("play.html", title="Play", data=self.server.facts())
             self._reply(HTTPStatus.OK, "text/html; charset=utf-8", page)
 
     def do_POST(self) -> None:
@@ -91,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_allowed(self, path: str) -> bool:
         """Check token, host, origin (if sent), and a POST's content type. Reply 404 if one is wrong."""
-        # The host is checked, because a foreign name can be made to resolve to 127.0.0.1 (DNS rebinding).
+        # A foreign host name can be made to resolve to 127.0.0.1 (DNS rebinding).
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         is_right_path = secrets.compare_digest(self.path.encode(), f"/{self.server.token}/{path}".encode())
         is_ours = host in self.server.hosts and (origin is None or origin == f"http://{host}")

@@ -20,7 +20,7 @@ from steps.track.find import LAST, NotFoundError, find_run
 def command(name: str) -> int:
     """Write a step's card (page of charts; default: report) to an HTML file, and open the file if there is a desktop.
 
-    Call this command in the folder in which the run was started: Metaflow keeps the cards there.
+    Call this command in the folder where the run was started: Metaflow keeps the cards there.
     """
     machine = Machine.here()
     run_name, _, step = name.partition("/")

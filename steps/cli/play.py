@@ -12,7 +12,7 @@ from typing import Final
 import chess
 import click
 
-from grpo.base.files import replace_file
+from grpo.base.files import explain_write_errors, replace_file
 from grpo.settings.tree import ConfigError
 from grpo.uci.options import UciOptions
 from grpo.viewer.human_game import HumanGame
@@ -66,16 +66,24 @@ def command(model: str, color: str, temperature: float, fen: str, port: int, dev
     return _serve(new_game, partial(_save, machine.home / PLAYED), port)
 
 
-def _save(folder: Path, game: HumanGame) -> None:
+def _save(folder: Path, game: HumanGame) -> str:
+    """Save or else print the game. Return the error, or ""."""
     now = datetime.now(UTC)
-    folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / f"{now:%Y-%m-%dT%H-%M-%S}{f'-{number}' if number else ''}.pgn" for number in count())
-    path = next(path for path in paths if not path.exists())
-    replace_file(path, game.pgn(person="you", played_on=now.date()).encode())
-    click.echo(f"{game.result}, {game.end}. Saved: {shortened(path)}")
+    pgn, ended = game.pgn(person="you", played_on=now.date()), f"{game.result}, {game.end}."
+    try:
+        with explain_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            path = next(path for path in paths if not path.exists())
+        replace_file(path, pgn.encode())
+    except OSError as error:
+        click.echo(f"{ended} NOT SAVED ({error}). Copy the game from here:\n\n{pgn}")
+        return f"This game is not saved ({error}). The terminal shows it as PGN."
+    click.echo(f"{ended} Saved: {shortened(path)}")
+    return ""
 
 
-def _serve(new_game: Callable[[bool | None], HumanGame], on_finished: Callable[[HumanGame], None], port: int) -> int:
+def _serve(new_game: Callable[[bool | None], HumanGame], on_finished: Callable[[HumanGame], str], port: int) -> int:
     try:
         server = PlayServer(new_game, on_finished=on_finished, port=port)
     except OSError as error:

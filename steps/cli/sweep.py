@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
-from grpo.base.files import sha256_json
+from grpo.base.files import sha256_file, sha256_json
+from grpo.settings.tree import Settings
 from grpo.statistics.intervals import Estimate, Unit, between_runs, claimed_mean, within_runs
 from steps import STEPS
 from steps.cli.tables import text_table
@@ -19,9 +20,10 @@ from steps.run.code import ROOT, code_hash
 from steps.run.commands import FLOW_FILE
 from steps.run.machine import Machine
 from steps.run.processes import PARENT_VARIABLE
-from steps.run.step import step_of
+from steps.run.step import Outside, step_of
 from steps.run.store import Store
 from steps.run.terminal import duration
+from steps.run.versions import LOCK
 from steps.track.sweep import SWEEP_VARIABLE, PlannedRun, SweepRow, plan_sweep, read_sweep, sweep_name
 
 _STEP_BEGINS: Final = re.compile(r"[a-z_]+: step [0-9]+ of [0-9]+.*")  # Printed by `steps.job.task`.
@@ -40,19 +42,15 @@ Within runs: it covers only the luck of the games. If it is wider, the few runs 
 def command(words: tuple[str, ...], seed: int, values: tuple[str, ...], only_shows: bool) -> int:
     """Run the pipeline with each seed and combination of settings; print the results and their means over seeds.
 
-    SETTINGS is a preset or a TOML file. The repeated command skips finished runs (equal settings, code and engine) and continues killed
-    runs.
+    SETTINGS is a preset or a TOML file. The repeated command skips finished runs (equal settings, files, code, packages and engine) and
+    continues killed runs.
     """
     names = [word for word in words if not word.isdecimal()]
     if len(names) != 1:
         raise click.UsageError(f"give one preset or file, not {' '.join(names) or 'none'}: chess-grpo sweep smoke --seeds 31 32")
     settings, seeds = names[0], [seed, *(int(word) for word in words if word.isdecimal())]
-    from grpo.engine.identity import identify
-
     machine = Machine.here()
-    plan = plan_sweep(settings, seeds, values, made_by="")  # Refuses bad settings first.
-    made_by = f"{_code({(run.policy.kind, run.policy.network) for run in plan})} {identify(machine.stockfish)}"
-    plan = plan_sweep(settings, seeds, values, made_by=made_by)
+    plan = plan_sweep(settings, seeds, values, inputs=inputs_of(machine))
     store = Store.of(machine)
     if not only_shows:
         _run_all(plan, machine.home / "sweeps" / sweep_name(plan), store)
@@ -90,9 +88,26 @@ def _text(value: Estimate | None) -> str:
     return "-" if value is None else value.text(Unit.ELO)
 
 
-def _code(policies: Iterable[tuple[str, str]]) -> str:
+def inputs_of(machine: Machine) -> Callable[[Settings], dict[str, str]]:
+    """Return a function: settings -> hashes of a run's code, packages, engine and files."""
+    from steps.run.outside import OUTSIDE  # Slow.
+
+    known: dict[str, dict[str, str]] = {}
+
+    def inputs(settings: Settings) -> dict[str, str]:
+        sections = repr([settings.boards, settings.evaluation, settings.policy, settings.language])
+        if sections not in known:
+            known[sections] = {"code": _code(settings.policy.kind, settings.policy.network), "lock": sha256_file(LOCK)}
+            for outside in (Outside.SOURCES, Outside.BOOK, Outside.MODEL):
+                known[sections] |= OUTSIDE[outside](settings, machine)
+        return known[sections]
+
+    return inputs
+
+
+def _code(kind: str, network: str) -> str:
     steps = [step_of(name) for name in STEPS[1:-1]]  # Without `start` and `end`.
-    return sha256_json([code_hash(step.variant(kind).module, kind, network) for kind, network in sorted(policies) for step in steps])
+    return sha256_json([code_hash(step.variant(kind).module, kind, network) for step in steps])
 
 
 def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:

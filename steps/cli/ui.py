@@ -11,7 +11,7 @@ from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
 _HOST: Final = "127.0.0.1"
-# The UI sends no telemetry, starts no workers, and hides a warning about MLflow's own code.
+# No telemetry, no workers, no warning about MLflow's own code.
 _QUIET: Final = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -24,7 +24,7 @@ _QUIET: Final = {
 def command(port: int) -> int:
     """Start the MLflow UI on the runs in CHESS_GRPO_HOME; only this machine can open the page.
 
-    If MLFLOW_TRACKING_URI names a database, shows the database's runs. If it names a server, prints the address of the server's page.
+    MLFLOW_TRACKING_URI may name another database, or a server, whose page's address is printed.
     """
     machine = Machine.here()
     is_server = urlsplit(machine.tracking_uri).scheme in ("http", "https")

@@ -17,7 +17,7 @@ from grpo.policy.files import policy_facts
 from grpo.settings.names import flattened, is_within
 from grpo.settings.tree import Settings, settings_over
 from steps.names import PEAK
-from steps.run.commands import FLOW_FILE, resume_command
+from steps.run.commands import FLOW_FILE, pasteable, resume_command
 from steps.run.machine import Machine
 from steps.run.records import OriginFacts
 from steps.run.step import StepOutput, registered_steps, step_of
@@ -82,7 +82,7 @@ def find_origin(name: str, preset: str, machine: Machine) -> Origin:
         for step in (*registered_steps(), *(["finetune"] if named.policy_step != PRETRAINED_STEP else [])):
             output = named.run.output_of(step)
             if output is None:
-                finish = resume_command(named.run_id, named.run.places)
+                finish = pasteable(resume_command(named.run_id, named.run.places))
                 raise ResumeError(f"--resume-from {name}: run {named.run_id} has no output of {step}; finish it first by `{finish}`")
             outputs[step] = output
     outputs["build_boards"] = outputs["join_boards"]  # The joined output stands for the parallel tasks' outputs.
@@ -109,7 +109,7 @@ def resumed_settings(origin: Origin, keys: Mapping[str, Any]) -> Settings:
         raise ResumeError(
             f"--resume-from {origin['name']}: a resumed run must keep the boards, moves and network of run {origin['run']}. Refused:\n"
             + "\n".join(lines)
-            + f"\nWithout these changes it works: {_command(origin['name'], allowed)}"
+            + f"\nWithout these changes it works: {pasteable(_command(origin['name'], allowed))}"
         )
     return settings
 

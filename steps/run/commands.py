@@ -55,13 +55,14 @@ def option_values(arguments: Sequence[str], option: str = "--with") -> list[str]
 
 
 def pasteable(command: str) -> str:
-    """Return the command with a program that the shell finds, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
+    """Return the command with paths that the shell finds, such as `.venv/bin/chess-grpo show last` for `chess-grpo show last`."""
     program, _, rest = command.partition(" ")
     path = Path(sys.executable).parent / program
-    if not path.exists() or shutil.which(program) == str(path):
-        return command
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{shown} {rest}"
+    if path.exists() and shutil.which(program) != str(path):
+        program = shlex.quote(shortened(path))
+    if rest.startswith(f"{FLOW_FILE} "):
+        rest = shlex.quote(shortened(Path(__file__).resolve().parents[2] / FLOW_FILE)) + rest.removeprefix(FLOW_FILE)
+    return f"{program} {rest}"
 
 
 def shortened(path: str | Path) -> str:

@@ -1,7 +1,4 @@
-"""Facts of this machine, mostly from environment variables.
-
-A run's settings do not contain these facts, because several machines may work on the run.
-"""
+"""Facts of this machine, mostly from environment variables; no settings, because several machines may work on a run."""
 
 import os
 import re
@@ -26,7 +23,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OFF: Final = "off"  # No copy; the default.
 OFFLINE: Final = "offline"  # A folder in `Machine.home`, which `wandb sync` uploads.
 ONLINE: Final = "online"  # Sent while the step runs; without an API key, the same as `offline`.
-# AWS's rules for the name of a bucket, without reserved prefixes and suffixes.
+# AWS's rules for bucket names, without reserved prefixes and suffixes.
 _BUCKET: Final = re.compile(r"(?!.*\.\.)(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]*://)(\S*)", re.IGNORECASE)
 
@@ -55,7 +52,7 @@ class Machine:
         return cls(
             stockfish=os.environ.get("CHESS_GRPO_STOCKFISH") or shutil.which("stockfish") or _DEBIAN_STOCKFISH,
             home=home,
-            tracking_uri=os.environ.get("MLFLOW_TRACKING_URI") or sqlite_address(home / "mlflow.db"),
+            tracking_uri=_absolute(os.environ.get("MLFLOW_TRACKING_URI") or sqlite_address(home / "mlflow.db")),
             device=_one_of("CHESS_GRPO_DEVICE", ("auto", "cpu", "cuda")),
             num_threads=_num_threads(),
             store=store_place(os.environ),
@@ -70,7 +67,7 @@ class Machine:
 
 
 def require_home() -> None:
-    """Raise MachineError if the user has no home folder, because several libraries read configuration there."""
+    """Raise MachineError if the user has no home folder, where several libraries read configuration."""
     try:
         Path.home()
     except RuntimeError:
@@ -82,6 +79,15 @@ def _num_threads() -> int:
     if not (text.isdecimal() and int(text)):
         raise MachineError(f"CHESS_GRPO_THREADS={text}: give a number of 1 or more; unset, it is the number of cores")
     return int(text)
+
+
+def _absolute(address: str) -> str:
+    """Complete a relative path, which would name another store in each directory."""
+    for prefix, folder in (("sqlite:///", sqlite_address(Path.cwd())), ("file:", Path.cwd().as_uri())):
+        path = address.removeprefix(prefix)
+        if address.startswith(prefix) and not path.startswith("/"):
+            return f"{folder}/{os.path.normpath(path)}"
+    return address
 
 
 def _one_of(name: str, allowed: Sequence[str]) -> str:

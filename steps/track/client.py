@@ -30,7 +30,7 @@ for _name, _level in {"mlflow.store": logging.CRITICAL, "alembic": logging.WARNI
 
 EXPERIMENT: Final = "chess-grpo"
 RUN: Final = "chess_grpo.run"  # Tag of a parent (a run): Metaflow's id, which two machines may give, and the start time.
-CHILD: Final = "chess_grpo.child"  # Tag of a child (a step): PARENT'S TAG/STEP/PART. Tag of a registered version: PARENT'S TAG/ROLE.
+CHILD: Final = "chess_grpo.child"  # Tag of a child (a step): PARENT'S TAG/STEP/PART/VERSION; of a registered policy: PARENT'S TAG/ROLE.
 METAFLOW_RUN: Final = "metaflow.run"  # Tag of parents and children: Metaflow's id.
 _SECONDS_FOR_FILES: Final = 120  # A server may forward a file to S3 before it answers.
 _CLOUD_SCHEMES: Final = ("s3", "gs", "wasbs", "abfss")

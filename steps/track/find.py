@@ -1,6 +1,6 @@
 """Finds runs in the store's records, and policies in the store's outputs or in MLflow's registry.
 
-A chess GUI waits for this code, so torch is never imported, and MLflow is imported only to read the registry.
+A chess GUI waits for this code, so it never imports torch, and MLflow only to read the registry.
 """
 
 import os

@@ -1,8 +1,9 @@
 """Logs runs to MLflow from run records and step journals (one line per record of metrics). No row is logged twice.
 
-- A run has one parent run in MLflow. Each step, and each parallel part of a step, has one child run, for all attempts (tries of a task).
+- A run has one parent run in MLflow. Each version of a step's task has one child run, for all attempts (tries of the task).
+- The parent gets a finished step's rows, because a failed step may begin anew as another version.
 - A row is one value of a metric. Metric name and step number identify a row: databases round values, and restarted steps may log new times.
-- A process reads the rows in MLflow before it first sends rows, after a failed call, and before an attempt counts as logged.
+- A process reads MLflow's rows before it first sends rows, after a failed call, and before an attempt counts as logged.
 """
 
 import json
@@ -64,8 +65,8 @@ def publish_all(
 ) -> dict[str, str]:
     """Publish `runs`, by default those that are not completely logged. Return run -> reason, as `publish`.
 
-    `again` also checks logged runs, because a database may have been restored or deleted. If a store is not an SQLite file, the call takes
-    at most `seconds` (default: no limit); late runs have a reason.
+    `again` also checks logged runs, because a database may have been restored or deleted. `seconds`: limit unless all
+    stores are SQLite files; late runs have a reason.
     """
     store, reasons = Store.of(machine), dict[str, str]()
     chosen = runs if runs is not None else Runs(store).all() if again else Runs(store).unpublished()
@@ -92,7 +93,7 @@ def publish_all(
 
 
 def _publish_each(runs: Iterable[Run], store: Store, machine: Machine, *, again: bool, reasons: dict[str, str]) -> None:
-    """If a store does not answer, its later runs get the same reason without a request, which would take seconds."""
+    """Ask a store that does not answer only once, because a request takes seconds."""
     away: dict[str, str] = {}
     for run in runs:
         address = run.facts["tracking"]
@@ -137,15 +138,15 @@ class _View:
         if (joined := run.output_of("join_boards")) is not None:
             with self._noting_problems(f"the dataset of run {run.name}"):
                 self._log_dataset(parent, read_dataset(self._store.file(joined, REPORT), joined["output_hash"]), self._store.place(joined))
-        for own_task, attempt in run.latest().items():
-            if task in (None, own_task) and attempt.step not in (STEPS[0], STEPS[-1]):
+        for attempt in {(attempt.step, attempt.part, attempt.version): attempt for attempt in run.attempts}.values():
+            if task in (None, (attempt.step, attempt.part)) and attempt.step not in (STEPS[0], STEPS[-1]):
                 with self._noting_problems(f"the step {attempt.step}"):
                     self._log_attempt(attempt, parent)
         self._set_status(parent, run.status, run.ended)
         if task is not None or run.status == "running":
             return
         if run.status == "finished" and results is not None:
-            # Runs that end together register in turn, so each is compared with the policies registered before.
+            # Runs register in turn, so each is compared with earlier policies.
             with self._noting_problems("the policies of `select`"), locked(self._locks / "registry.lock"):
                 print(register(run, results, self._store, tracking, parent), flush=True)
         if not self._problems:
@@ -175,7 +176,7 @@ class _View:
         self._client.log_inputs(parent.info.run_id, [DatasetInput(described, [InputTag("mlflow.data.context", "training")])])
 
     def _log_attempt(self, attempt: Attempt, parent: Logged) -> None:
-        step, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}"
+        step, key = step_of(attempt.step), f"{self._key}/{attempt.step}/{attempt.part}/{attempt.version}"
         tags = {_PARENT: parent.info.run_id, "chess_grpo.step": attempt.step}
         child = self._run_with_key(CHILD, key, run_name(attempt.step, attempt.part), attempt.started, tags)
         if child.data.tags.get(_LOGGED) == str(attempt.number) and not self._again:
@@ -185,8 +186,9 @@ class _View:
         curves = MAIN_CURVES if attempt.step == "finetune" else ()
         parent_names = set(map(tracked_name, (*step.headlines, *variant.headlines, *curves)))
         metrics = _metrics(rows)
-        parent_metrics = [metric for metric in metrics if metric.key in parent_names]
-        self._send_metrics(parent_metrics, parent, key, parent.data.metrics.keys() & parent_names, ask_store=is_over)
+        if attempt.status == "finished":
+            parent_metrics = [metric for metric in metrics if metric.key in parent_names]
+            self._send_metrics(parent_metrics, parent, key, parent.data.metrics.keys() & parent_names, ask_store=True)
         self._send_metrics(metrics, child, key, child.data.metrics.keys(), ask_store=is_over)
         self._set_status(child, attempt.status, attempt.ended)
         tags |= {METAFLOW_RUN: self._run.name, "chess_grpo.version": attempt.version, _NOTE: step_note(step, attempt)}
@@ -215,7 +217,7 @@ class _View:
                 self._client.log_artifact(logged.info.run_id, str(path))
 
     def _run_with_key(self, tag: str, key: str, name: str, started: float, tags: Mapping[str, str]) -> Logged:
-        """Create the run if it is missing. If several processes have created it, the smallest id is kept."""
+        """Create a missing run. Of several processes' runs, keep the smallest id."""
         condition = f"tags.`{tag}` = '{key}'"
         if not (runs := self._client.search_runs([self._experiment], condition)):
             self._client.create_run(self._experiment, start_time=round(1_000 * started), run_name=name, tags={tag: key, **tags})

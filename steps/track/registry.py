@@ -219,7 +219,7 @@ def _store_output(store: Store, step: str, version: str, facts: Mapping[str, Any
 
 
 def register(run: Run, results: Results, store: Store, tracking: TrackingStore, parent: Logged) -> str:
-    """Register a run's peak and champion, set the aliases that they win, and return a line about each alias. Idempotent."""
+    """Register a run's peak and champion, set the aliases that they win, and return a line about each. Idempotent."""
     preset, decision, client, versions = run.facts["preset"], results.decision, tracking.client, dict[str, Version]()
     model = f"{MODEL}{preset}"
     tracking.refuse_foreign_place(str(parent.info.artifact_uri))

@@ -30,8 +30,8 @@ def journal_of(attempt: Attempt, store: Store) -> list[dict[str, Any]]:
 class Sender(threading.Thread):
     """Calls `send` for an attempt every 5 s, after a failure every 30 s, and once more after the attempt's end.
 
-    `send` returns why lines are unsent, or "". This reason or an exception becomes a warning, one for each outage. `later` says how the
-    lines are sent later.
+    `send` returns why lines are unsent, or "". This reason or an exception becomes a warning, one for each outage. `later`: what
+    sends the lines.
     """
 
     def __init__(self, tracker: str, later: str, attempt: Attempt, store: Store, send: Callable[[Run, Attempt], str]) -> None:

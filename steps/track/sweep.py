@@ -3,12 +3,12 @@
 import itertools
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from grpo.base.files import sha256_json
-from grpo.settings.tree import ConfigError, PolicyConfig, read_settings
+from grpo.settings.tree import ConfigError, Settings, read_settings
 from grpo.statistics.intervals import Estimate
 from steps.names import RESULTS
 from steps.pages.results import read_results
@@ -24,8 +24,7 @@ SWEEP_VARIABLE: Final = "CHESS_GRPO_SWEEP"
 class PlannedRun:
     combination: str  # Values of `--set` as `key = value, ...`.
     seed: int
-    key: str  # Hash of settings, code and engine.
-    policy: PolicyConfig
+    key: str  # Hash of settings and `inputs`.
     launch: Launch
 
     @property
@@ -33,10 +32,12 @@ class PlannedRun:
         return ", ".join(part for part in (self.combination, f"seed {self.seed}") if part)
 
 
-def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made_by: str) -> list[PlannedRun]:
+def plan_sweep(
+    settings: str, seeds: Sequence[int], grid: Sequence[str], *, inputs: Callable[[Settings], Mapping[str, str]]
+) -> list[PlannedRun]:
     """Return all runs, seed by seed, so an interrupted sweep has run all combinations about equally often.
 
-    `settings`: preset or path of a TOML file. `grid`: `key=a,b` per varied setting. `made_by` identifies code and engine. Raises
+    `settings`: preset or path of a TOML file. `grid`: `key=a,b` per varied setting. `inputs` identifies code, engine and files. Raises
     ConfigError for invalid settings or two equal runs.
     """
     runs: dict[str, PlannedRun] = {}
@@ -45,9 +46,9 @@ def plan_sweep(settings: str, seeds: Sequence[int], grid: Sequence[str], *, made
             text = "\n".join([f"preset = {json.dumps(settings)}", *lines, f"seed = {seed}"])
             resolved = read_settings(text)
             values = resolved.model_dump(mode="json")
-            key = sha256_json({"settings": values, "made by": made_by})[:24]
+            key = sha256_json({"settings": values, "inputs": dict(inputs(resolved))})[:24]
             # The launch names a shipped preset, so a later edit of the file changes no run.
-            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, policy=resolved.policy, launch=launch_of(values))
+            run = PlannedRun(combination=", ".join(lines), seed=seed, key=key, launch=launch_of(values))
             if key in runs:  # A run that counts twice would narrow the intervals.
                 raise ConfigError(f"settings: two runs are the same: {runs[key].name}, and {run.name}; give each seed and value once")
             runs[key] = run
@@ -68,7 +69,7 @@ def _toml_lines(option: str) -> list[str]:
         values = [_value(word.strip()) for word in text.split(",")]
     if not (key and sign and values):
         raise ConfigError(f"settings: --set {option!r}: give KEY=A,B")
-    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for value in values]
+    return [f"{key} = {json.dumps(value, ensure_ascii=False, default=str)}" for value in values]
 
 
 def _value(word: str) -> Any:
@@ -87,7 +88,7 @@ class SweepRow:
 
 
 def read_sweep(plan: Sequence[PlannedRun], store: Store) -> list[SweepRow]:
-    """Return a row per planned run, about the newest finished run with the same key, or the newest run if none is finished."""
+    """Return a row per planned run: the newest finished run with its key, else the newest."""
     chosen: dict[str, Run] = {}
     keys = {run.key for run in plan}
     for run in Runs(store).all():  # Newest first.

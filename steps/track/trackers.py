@@ -1,7 +1,7 @@
 """Sends attempts (tries of a run's tasks) to MLflow and W&B while the tasks work.
 
-A task sends its own attempt, except to MLflow in a run whose tasks all work on this machine: there the launcher (process of `run` or
-`resume`) sends all attempts, because MLflow's import takes 4 CPU seconds in each process.
+A task sends its own attempt. If all tasks work on this machine, the launcher (process of `run` or `resume`) sends all attempts to
+MLflow, because MLflow's import takes 4 CPU seconds.
 """
 
 import math
@@ -37,7 +37,7 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
         from steps.track.publish import publish  # In the sender's thread, because MLflow takes seconds to import.
 
         reason = publish(run, store, machine, task=(attempt.step, attempt.part), known=known)
-        if reason:  # The call may have succeeded without its response, so the next call reads the stored rows.
+        if reason:  # The call may have succeeded, so the next call reads the stored rows.
             known.clear()
         return reason
 
@@ -46,7 +46,7 @@ def publisher_of(machine: Machine, attempt: Attempt) -> Sender:
 
 @contextmanager
 def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
-    """Send the attempt from this process, which works on the attempt's task."""
+    """Send the attempt from its task's process."""
     publisher = None if _BY_LAUNCHER in os.environ else publisher_of(machine, attempt)
     senders = [sender for sender in (publisher, mirror_of(machine, attempt)) if sender is not None]
     for sender in senders:
@@ -88,11 +88,11 @@ class _LauncherSender(threading.Thread):
 
     def _look(self) -> None:
         attempts: tuple[Attempt, ...] = ()
-        with suppress(PlainError):  # If the records are unreadable now, the next look reads them.
+        with suppress(PlainError):  # The next look reads records that are unreadable now.
             run = self._runs.get(self._run_id() or "")
             attempts = () if run is None else run.attempts
         for attempt in attempts:
-            # A resumed run also has its earlier launchers' attempts. The steps `start` and `end` log no metrics.
+            # Not earlier launchers' attempts; `start` and `end` log no metrics.
             if attempt.launcher != os.environ.get(LAUNCHER) or attempt.step in (STEPS[0], STEPS[-1]):
                 continue
             if (sender := self._senders.get(attempt.number)) is None:

@@ -1,7 +1,7 @@
 """Mirrors a step's journal (one line per record of metrics) to Weights & Biases (W&B); off by default (CHESS_GRPO_WANDB).
 
-Each step, and each parallel part of a step, has one W&B run. Line N becomes row N. A restarted step sends all lines again, and W&B ignores
-rows that it has. Without key or network, W&B writes to a folder that `wandb sync` uploads.
+Each version of a step's task has one W&B run. Line N becomes row N. A restarted step sends all lines again; W&B ignores known rows.
+Without key or network, W&B writes to a folder that `wandb sync` uploads.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ class _Mirror:
 
         (self._home / _FOLDER).mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-        key = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}"
+        key = f"{run.name}@{round(1_000 * run.started)}/{attempt.step}/{attempt.part}/{attempt.version}"
         arguments: dict[str, Any] = {
             "id": hashlib.sha256(key.encode()).hexdigest()[:16],
             "name": f"{run.name}/{attempt.step} {attempt.part}".rstrip(),

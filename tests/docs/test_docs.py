@@ -3,6 +3,9 @@
 import ast
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -103,7 +106,24 @@ def test_every_make_target_and_its_settings_that_a_page_names_are_there() -> Non
         assert {word for word in words if "=" not in word} <= targets, f"{page}: make {words}"
         assert given.keys() <= {"CONFIG", "SET", "ARGS", "PORT", "PYTHON", "VENV"}, f"{page}: make {words}"
         if not given.get("CONFIG", "").endswith(".toml"):
-            read_settings(f'preset = "{given.get("CONFIG", "laptop")}"\n' + given.get("SET", "").replace(" ", "\n"))
+            read_settings(read_by_make(*(f"{name}={value}" for name, value in given.items())))
+
+
+def read_by_make(*given: str) -> str:
+    """Return the TOML that `make run` makes of its variables."""
+    command = ["make", "--silent", "--eval", "shown: ; @$(PY) -c $(SETTINGS)", f"PY={sys.executable}", *given, "shown"]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("a.b=1e-3 c = [1, 2]", {"a": {"b": 1e-3}, "c": [1, 2]}),
+        ("a.b = {  c = 1 , d = 2 } e=3", {"a": {"b": {"c": 1, "d": 2}}, "e": 3}),
+    ],
+)
+def test_make_reads_each_setting_of_set(given: str, meant: dict[str, object]) -> None:
+    assert tomllib.loads(read_by_make(f"SET={given}", "CONFIG=smoke")) == {"preset": "smoke", **meant}
 
 
 def test_every_call_of_the_command_that_a_page_shows_is_one_that_it_takes() -> None:

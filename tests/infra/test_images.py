@@ -111,21 +111,50 @@ def test_the_newest_python_that_runs_is_taken_and_another_version_is_refused(cop
     assert "Python 3.10" in install(copied, "env", environment=environment | {"PYTHON": "python3.10"}).stderr
 
 
+def make_python(folder: Path, log: Path) -> None:
+    """Make a Python 3.11 that says what it is asked for."""
+    python = folder / "programs" / "python3.11"
+    python.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in -c*) echo 3.11 ;;\n'
+        '"-m venv"*) rm -rf env/bin; mkdir -p env/bin env/lib/python3.11; cp "$0" env/bin/python\n'
+        'echo "command = $0 -m venv $PWD/env" >env/pyvenv.cfg; echo "$*" >&2 ;;\n'
+        "*'pip config list') echo \":env:.find-links='/a /b'\"; echo \"global.find-links='/c'\"; echo \"global.index-url='http://i'\" ;;\n"
+        f'*) echo "$*" >>{log} ;; esac\n'
+    )
+    python.chmod(0o755)
+    (folder / "requirements-uv.lock").touch()
+
+
+@pytest.mark.parametrize("change", ["none", "no Python", "copied", "dead link", "older Python"])
+def test_an_environment_is_complete_where_it_was_made_and_while_its_python_runs(change: str, copied: Path, tmp_path: Path) -> None:
+    folder, environment = copied, without_python(copied, "true")
+    make_python(copied, copied / "log")
+    assert install(copied, "env", environment=environment).returncode == 0
+    if change == "no Python":
+        (copied / "programs" / "python3.11").unlink()
+    elif change == "copied":
+        folder = tmp_path / "copy"
+        shutil.copytree(copied, folder, symlinks=True, ignore=shutil.ignore_patterns("copy"))
+    elif change == "dead link":
+        (copied / "env" / "bin" / "python").unlink()
+        (copied / "env" / "bin" / "python").symlink_to("/nowhere/python3.11")
+    elif change == "older Python":
+        (copied / "env" / "lib" / "python3.11").rename(copied / "env" / "lib" / "python3.10")
+    again = install(folder, "env", environment=environment)
+    assert again.returncode == 0, again.stderr
+    is_complete = change in ("none", "no Python")
+    assert bool(again.stdout) != is_complete
+    assert ("-m venv --clear env" in again.stderr) != is_complete
+
+
 @pytest.mark.parametrize("works", [True, False])
 def test_uv_gets_the_indexes_of_pip_and_where_it_fails_pip_installs(copied: Path, works: bool) -> None:
     log = copied / "log"
     environment = without_python(
         copied, f'echo "uv $UV_DEFAULT_INDEX $UV_INDEX $UV_FIND_LINKS: $*" >>{log}; {"true" if works else "false"}'
     )
-    python = copied / "programs" / "python3.11"
-    python.write_text(
-        "#!/bin/sh\n"
-        'case "$*" in -c*) echo 3.11 ;; "-m venv"*) mkdir -p env/bin; cp "$0" env/bin/python ;;\n'
-        "*'pip config list') echo \":env:.find-links='/a /b'\"; echo \"global.find-links='/c'\"; echo \"global.index-url='http://i'\" ;;\n"
-        f'*) echo "$*" >>{log} ;; esac\n'
-    )
-    python.chmod(0o755)
-    (copied / "requirements-uv.lock").touch()
+    make_python(copied, log)
     done = install(copied, "env", environment=environment)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()

@@ -276,6 +276,20 @@ def test_two_tries_of_a_step_are_one_run_with_every_line_once(machine: Machine, 
     assert_whole(server, run)
 
 
+def test_a_step_that_begins_anew_as_another_version_is_another_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.address)
+        run = TrackedRun(replace(machine, mirror=ONLINE))
+        first = run.begin("finetune")
+        mirrored(run, first, lambda: (run.work(first, curve("grpo/entropy", 2)), first.end("failed")))
+        second = run.runs.begin(run.name, "finetune", "", "b" * 24)
+        mirrored(run, second, lambda: run.step("finetune", curve("grpo/entropy", 4), attempt=second))
+    assert [found["exit_code"] for found in server.runs.values()] == [1, 0]
+    del server.runs[next(iter(server.runs))]
+    assert_whole(server, run)
+
+
 def test_a_server_that_is_silent_or_gone_costs_the_step_a_line(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,25 +94,55 @@ def test_the_page_offers_what_the_server_does_and_the_server_refuses_the_rest() 
         return [{move.uci(): 1.0 for move in board.legal_moves} for board in boards]
 
     made = HumanGame(scripted("f2f3", "g2g4"), opponent="it", about="strong", person_is_white=False, probabilities=probabilities)
-    server = PlayServer(lambda _: made, on_finished=lambda _: None)
+    server = PlayServer(lambda _: made, on_finished=lambda _: "")
     server.server_close()
+
+    def act(wanted: dict[str, str]) -> None:
+        server.act({**wanted, "numActions": server.facts()["numActions"]})
+
     offered = []
     for wanted in ({"do": "hint"}, {"do": "move", "uci": "e7e5"}, {"do": "undo"}):
         offered.append(made.facts()["actions"])
-        server.act(wanted)
+        act(wanted)
     assert offered == [["resign", "hint"], ["resign", "hint"], ["undo", "resign", "hint"]]
     assert made.facts()["about"] == "strong"
-    server.act({"do": "resign"})
+    act({"do": "resign"})
     assert made.facts()["actions"] == []
     for wanted in ({"do": "undo"}, {"do": "resign"}, {"do": "hint"}, {"do": "move", "uci": "e7e5"}):
         with pytest.raises(MoveError):
-            server.act(wanted)
+            act(wanted)
     assert game("e7e5").actions == ["resign"], "without probabilities there is no hint"
+
+
+@pytest.mark.parametrize("wanted", [{"do": "move", "uci": "b1c3"}, {"do": "new", "color": "black"}, {"do": "undo"}, {"do": "resign"}])
+def test_a_page_that_does_not_show_the_game_as_it_is_changes_nothing(wanted: dict[str, str]) -> None:
+    finished: list[HumanGame] = []
+    server = PlayServer(lambda _: game("e7e5", "b8c6", "a7a6"), on_finished=lambda played: finished.append(played) or "")
+    server.server_close()
+    first, old = server.game, server.facts()
+    now = server.act({"do": "move", "uci": "e2e4", "numActions": old["numActions"]})
+    said = server.act({**wanted, "numActions": old["numActions"]})
+    assert said == {**now, "error": said["error"]}
+    assert "was old" in said["error"]
+    assert (server.game, finished) == (first, [])
+    assert server.act({**wanted, "numActions": said["numActions"]})["error"] == ""
+
+
+def test_a_game_that_ends_before_the_persons_first_move_is_finished_and_where_it_is_not_saved_the_page_says_so() -> None:
+    finished: list[HumanGame] = []
+    server = PlayServer(lambda _: game("", white=False), on_finished=lambda played: finished.append(played) or "not saved")
+    server.server_close()
+    assert [played.end for played in finished] == ["white resigned"]
+    assert server.facts()["error"] == "not saved"
+    server.act({"do": "new", "numActions": server.facts()["numActions"]})
+    assert len(finished) == 2
 
 
 def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_else() -> None:
     finished: list[HumanGame] = []
-    server = PlayServer(lambda white: game("e7e5", "d7d6", white=white is not False), on_finished=finished.append)
+    server = PlayServer(
+        lambda white: game("e7e5", "d7d6", white=white is not False), on_finished=lambda played: finished.append(played) or ""
+    )
     host, token = f"127.0.0.1:{server.server_port}", server.address.split("/")[3]
 
     def asked(method: str, path: str, body: object = None, **headers: str) -> tuple[int, str]:
@@ -127,7 +157,7 @@ def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_els
     with serving(server):
         assert server.address == f"http://{host}/{token}/"
         assert asked("GET", f"/{token}/")[0] == 200
-        move = {"do": "move", "uci": "e2e4"}
+        move = {"do": "move", "uci": "e2e4", "numActions": 1}
         for refused in (
             asked("GET", "/"),
             asked("GET", f"/{token}/../etc"),
@@ -139,10 +169,10 @@ def test_the_page_plays_for_who_has_its_address_and_is_not_there_for_anybody_els
         ):
             assert refused[0] == 404
         assert asked("POST", f"/{token}/act", Content_Length="-1")[0] == 400
-        for nonsense in ({"do": "move", "uci": "e2e5"}, {"do": "fly"}, ["move"], 3):
+        for nonsense in ({**move, "uci": "e2e5"}, {**move, "do": "fly"}, ["move"], 3):
             assert asked("POST", f"/{token}/act", nonsense)[0] == 400
         status, text = asked("POST", f"/{token}/act", move)
         assert (status, json.loads(text)["sans"]) == (200, ["e4", "e5"])
-        assert json.loads(asked("POST", f"/{token}/act", {"do": "resign"})[1])["result"] == "0-1"
+        assert json.loads(asked("POST", f"/{token}/act", {"do": "resign", "numActions": 2})[1])["result"] == "0-1"
         assert [game.end for game in finished] == ["white resigned"]
-        assert json.loads(asked("POST", f"/{token}/act", {"do": "new", "color": "black"})[1])["isPersonWhite"] is False
+        assert json.loads(asked("POST", f"/{token}/act", {"do": "new", "color": "black", "numActions": 3})[1])["isPersonWhite"] is False

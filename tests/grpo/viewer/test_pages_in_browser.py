@@ -148,7 +148,7 @@ def new_server(finished: list[HumanGame], *starts: str) -> PlayServer:
             probabilities=POLICY.move_probabilities,
         )
 
-    return PlayServer(new_game, on_finished=finished.append)
+    return PlayServer(new_game, on_finished=lambda played: finished.append(played) or "")
 
 
 def test_moves_promotion_hints_a_new_game_and_resignation_work(page: Page) -> None:

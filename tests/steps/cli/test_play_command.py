@@ -20,7 +20,7 @@ Run = Callable[..., tuple[int, str, str]]
 def test_a_finished_game_is_kept(console: Run, policy: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def act(server: PlayServer) -> None:
         for wanted in ({"do": "move", "uci": "g1f3"}, {"do": "resign"}, {"do": "new", "color": "black"}):
-            server.act(wanted)
+            server.act({**wanted, "numActions": server.facts()["numActions"]})
         assert server.game.board.move_stack, "White has moved"
 
     monkeypatch.setattr(PlayServer, "serve_forever", act)
@@ -35,6 +35,22 @@ def test_a_finished_game_is_kept(console: Run, policy: Path, home: Path, monkeyp
     assert next(iter(game.mainline_moves())).uci() == "g1f3"
 
 
+def test_a_finished_game_that_cannot_be_kept_is_printed_and_the_page_says_so(
+    console: Run, policy: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.mkdir()
+    (home / PLAYED).touch()  # No folder.
+    shown: list[dict[str, object]] = []
+    monkeypatch.setattr(PlayServer, "serve_forever", lambda server: shown.append(server.act({"do": "resign", "numActions": 1})))
+    code, out, _ = console("play", policy)
+    assert code == 0
+    assert "0-1, white resigned. NOT SAVED (" in out
+    game = chess.pgn.read_game(io.StringIO(out[out.index("[Event ") :]))
+    assert game is not None
+    assert game.headers["Termination"] == "white resigned"
+    assert str(shown[0]["error"]).startswith("This game is not saved (")
+
+
 @pytest.mark.parametrize(("step", "strength"), [(0, "It is the start of its run"), (100, "+191 Elo"), (7, "It played no game")])
 def test_page_and_terminal_say_which_policy_of_which_run_plays_and_how_strong_it_is(
     step: int, strength: str, console: Run, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,7 +59,7 @@ def test_page_and_terminal_say_which_policy_of_which_run_plays_and_how_strong_it
     found, results = FoundPolicy(folder=policy, run="17", policy_step=step), made_results(tmp_path)
     monkeypatch.setattr(play, "find_policy", lambda *_: found)
     monkeypatch.setattr(play, "results_of", lambda *_: results)
-    monkeypatch.setattr(PlayServer, "serve_forever", lambda server: shown.append(server.game.facts()))
+    monkeypatch.setattr(PlayServer, "serve_forever", lambda server: shown.append(server.facts()))
     _, out, _ = console("play", "smoke/champion")
     assert shown[0]["opponent"] == f"smoke/champion (step {step} of run 17)"
     assert str(shown[0]["about"]).startswith(strength)

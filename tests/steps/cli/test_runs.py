@@ -1,5 +1,6 @@
 """`chess-grpo runs`, `show`, `compare` and `track`: what the records of a store say of its runs."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,6 +97,18 @@ def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_
     for words in (DATA, "failed in screen", ERROR, "To resume: `", "resume --origin-run-id 1003`", "Diagnosis: kl_trap"):
         assert words in shown, words
     assert "grpo.learning_rate = 0.005" in typed("show", "1002")
+
+
+def test_the_command_that_goes_on_works_in_every_folder(typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "a room" / "python"
+    python.parent.mkdir()
+    python.touch()
+    monkeypatch.setattr(sys, "executable", str(python))
+    for folder in (Path(__file__).parents[3], tmp_path / "a room", tmp_path):
+        monkeypatch.chdir(folder)
+        program, flow, *_ = shlex.split(typed("show", "1003").partition("To resume: `")[2].partition("`")[0])
+        assert (folder / program).is_file()
+        assert (folder / flow).is_file()
 
 
 def test_two_runs_are_compared_and_the_games_that_decide_are_named(typed: Type) -> None:

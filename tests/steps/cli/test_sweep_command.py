@@ -54,15 +54,15 @@ class Flows:
 
 @pytest.fixture
 def flows(home: Path, monkeypatch: pytest.MonkeyPatch) -> Flows:
-    monkeypatch.setattr("grpo.engine.identity.identify", lambda _: EngineIdentity(name="Stockfish 15.1", sha256="0" * 64))
-    monkeypatch.setattr(sweep_command, "_code", lambda _: "this code")
+    monkeypatch.setattr("steps.run.outside.identify", lambda _: EngineIdentity(name="Stockfish 15.1", sha256="0" * 64))
+    monkeypatch.setattr(sweep_command, "_code", lambda *_: "this code")
     made = Flows(home)
     monkeypatch.setattr("subprocess.Popen", made)
     return made
 
 
-def planned(*grid: str, settings: str = TEST, seeds: tuple[int, ...] = (0, 1), made_by: str = "code and engine") -> list[PlannedRun]:
-    return plan_sweep(settings, seeds, grid, made_by=made_by)
+def planned(*grid: str, settings: str = TEST, seeds: tuple[int, ...] = (0, 1), code: str = "this code") -> list[PlannedRun]:
+    return plan_sweep(settings, seeds, grid, inputs=lambda _: {"code": code})
 
 
 def test_what_would_run_twice_is_refused() -> None:
@@ -77,7 +77,28 @@ def test_a_run_keeps_its_key_in_a_larger_sweep_and_loses_it_with_other_code_or_s
     usual = tiny_settings().grpo.learning_rate
     assert keys(planned(f"grpo.learning_rate={usual}")) == keys(planned())
     assert keys(planned(RATES)) < keys(planned(RATES, seeds=(0, 1, 2)))
-    assert not keys(planned(made_by="other code")) & keys(planned())
+    assert not keys(planned(code="other code")) & keys(planned())
+
+
+@pytest.mark.parametrize("named_by", ["boards.files", "boards.exclude", "evaluation.opening_book", "the lock"])
+def test_a_run_loses_its_key_with_other_content_of_a_file(
+    named_by: str, flows: Flows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, keys = tmp_path / "own.epd", []
+    grid = [f'{named_by}="{file}"' if named_by == "evaluation.opening_book" else f'{named_by}=["{file}"]']
+    if named_by == "the lock":
+        grid = []
+        monkeypatch.setattr(sweep_command, "LOCK", file)
+    for content in ("4k3/8/8/8/8/8/4P3/4K3 w - - 0 1", "4k3/8/8/8/8/8/3P4/4K3 w - - 0 1"):
+        file.write_text(content)
+        keys.append(plan_sweep(TEST, [0], grid, inputs=sweep_command.inputs_of(machine_of(flows.home)))[0].key)
+    assert keys[0] != keys[1]
+
+
+def test_a_date_is_refused_as_any_value_of_a_wrong_type(console: Callable[..., Any], flows: Flows) -> None:
+    code, _, err = console("sweep", TEST, "--seeds", "0", "--set", "grpo.num_steps=2026-11-29")
+    assert code == 1
+    assert "grpo.num_steps" in err
 
 
 def test_a_killed_run_is_run_again_after_a_failed_one_the_others_go_on_and_none_is_run_twice(

@@ -72,6 +72,25 @@ def test_a_run_that_belongs_to_another_disk_creates_nothing_here(here: Machine, 
     assert not (tmp_path / "elsewhere").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("sqlite:///mlflow.db?timeout=9", "sqlite:////{}/mlflow.db?timeout=9"),
+        ("sqlite:///./mlflow.db", "sqlite:////{}/mlflow.db"),
+        ("file:mlruns", "file:///{}/mlruns"),
+        ("sqlite:////shared/mlflow.db", "sqlite:////shared/mlflow.db"),
+        ("file:///shared/mlruns", "file:///shared/mlruns"),
+        ("http://host:5000", "http://host:5000"),
+    ],
+)
+def test_a_relative_address_names_the_working_directory(given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each folder would have a database of its own."""
+    (tmp_path / "50%").mkdir()
+    monkeypatch.chdir(tmp_path / "50%")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", given)
+    assert Machine.here().tracking_uri == meant.format(f"{tmp_path}/50%25".removeprefix("/"))
+
+
 def test_the_environments_address_is_taken_where_it_differs_by_its_secrets_alone() -> None:
     machine = machine_of(Path("/home"), "http://me:secret@host/mlflow")
     assert TrackingStore.of_run("http://host/mlflow", machine)._uri == machine.tracking_uri
@@ -124,6 +143,38 @@ def test_metrics_of_other_code_are_logged_with_their_names(here: Machine, monkey
     assert run.publish() == ""
     assert rows_of(told(here.home), "finetune")["grpo/entropie"] == 12
     assert Counter(rows_of(told(here.home), "finetune")) == counts(run)["finetune"]
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_step_that_begins_anew_as_another_version_is_another_curve_and_the_runs_own_is_that_of_the_version_that_finished(
+    is_gone: bool, here: Machine
+) -> None:
+    """The rows of both were one curve, and the later rows of equal numbers were lost."""
+    run = TrackedRun(here)
+    run.work(first := run.begin("finetune"), [Record(step, {"grpo/entropy": 1.0}) for step in (1, 2, 3)])
+    if not is_gone:
+        first.end("failed", error="the loss is NaN")
+    assert publish(run.run, run.store, here, task=("finetune", "")) == ""
+    second = run.runs.begin(run.name, "finetune", "", "b" * 24)
+    run.work(second, [Record(1, {"grpo/entropy": 0.5})])
+    assert publish(run.run, run.store, here, task=("finetune", "")) == ""
+    run.step("finetune", [Record(step, {"grpo/entropy": 0.5}) for step in (1, 2, 3, 4)], attempt=second)
+    for again in (False, True):
+        assert publish_all(here, again=again) == {"7": ""}
+        client = client_of(here.home)
+        found = {
+            each.data.tags.get("chess_grpo.version", "parent"): (
+                each.info.status,
+                [(row.step, row.value) for row in client.get_metric_history(each.info.run_id, "curves/3 entropy")],
+            )
+            for each in client.search_runs(["1"])
+        }
+        latest = [(step, 0.5) for step in (1, 2, 3, 4)]
+        assert found == {
+            "parent": (found["parent"][0], latest),
+            first.version: ("KILLED" if is_gone else "FAILED", [(step, 1.0) for step in (1, 2, 3)]),
+            second.version: ("FINISHED", latest),
+        }
 
 
 def test_a_database_that_is_empty_again_gets_everything_when_it_is_asked_for(here: Machine, give_tables: Any, tmp_path: Path) -> None:
