@@ -226,14 +226,12 @@ def cut_to_quota(
     seen: set[str] = set()
     num_kept: Counter[tuple[str, Phase]] = Counter()
     kept: list[int] = []
-    num_duplicates = 0
     for index in order:
         position = positions[index]
-        if position.key in seen:
-            num_duplicates += 1
-        elif missing[position.split, position.phase] and num_kept[position.game_id, position.phase] < max_per_game_and_phase:
+        has_room = missing[position.split, position.phase] and num_kept[position.game_id, position.phase] < max_per_game_and_phase
+        if has_room and position.key not in seen:
             num_kept[position.game_id, position.phase] += 1
             seen.add(position.key)
             missing[position.split, position.phase] -= 1
             kept.append(index)
-    return kept, num_duplicates, missing
+    return kept, len(positions) - len({position.key for position in positions}), missing

@@ -197,14 +197,14 @@ class RungGames:
 class PlacedGames:
     probes: tuple[RungGames, ...]
     games: tuple[RungGames, ...]
-    z: float  # Half-width of the interval in standard errors.
+    z: float  # Half-width of the difference's interval in standard errors.
 
     def placement(self, ladder: Ladder) -> Placement:
         rating = _rating(ladder, self.games)
         ladder_error = ladder.standard_error([games.rung for games in self.games], rating.weights)
         return Placement(
-            rating=normal_interval(rating.elo, rating.standard_error, z=self.z),
-            rating_of_all=normal_interval(rating.elo, math.hypot(rating.standard_error, ladder_error), z=self.z),
+            rating=normal_interval(rating.elo, rating.standard_error),
+            rating_of_all=normal_interval(rating.elo, math.hypot(rating.standard_error, ladder_error)),
             reach=_reach(ladder, self.games),
             probes=tuple(_rung_match(ladder, games) for games in self.probes),
             games=tuple(_rung_match(ladder, games) for games in self.games),

@@ -53,7 +53,7 @@ class Policy(Protocol):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> Self:
-        """Raises IncompatibleError if other code made the policy, CorruptError for damaged files, NonFiniteError for NaN or infinity."""
+        """Raises IncompatibleError for files of other code, CorruptError for damaged files, NonFiniteError for NaN or infinity."""
 
 
 class NetworkPolicy:

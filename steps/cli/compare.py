@@ -8,6 +8,7 @@ import click
 from grpo.settings.names import compared_settings, short
 from grpo.statistics.intervals import Unit, difference
 from steps.cli.runs import status_of
+from steps.cli.show import code_of
 from steps.cli.tables import text_table, when
 from steps.pages.known import results_of
 from steps.pages.results import Measurement, Results
@@ -32,6 +33,9 @@ def command(first: str, second: str) -> int:
     elif results[0] is None or results[1] is None:
         print("No results to compare: both runs must have reached the step `report`.")
     else:
+        codes = [code_of(run) for run in runs]
+        if codes[0] != codes[1] or runs[0].facts["code"]["is_dirty"]:
+            print(f"Code may explain differences: A {codes[0]}; B {codes[1]}")
         print("\n".join(comparison(results[0], results[1])))
         print(f"Only games show which champion is stronger: `chess-grpo match {runs[0].name} {runs[1].name} --pairs 300`")
     return 0

@@ -35,7 +35,7 @@ def command(name: str) -> int:
 
 
 def _head(run: Run, store: Store) -> Iterator[str]:
-    facts, code = run.facts, run.facts["code"]
+    facts = run.facts
     yield f"Run {run.name}: {status_of(run)}"
     rows = {
         "began": when(run.started),
@@ -43,7 +43,7 @@ def _head(run: Run, store: Store) -> Iterator[str]:
         "settings": facts["label"],
         "data": str(dataset_of(run, store) or ""),
         "resumed": origin_of(run),
-        "code": f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}",
+        "code": code_of(run),
         "sweep": facts["tags"].get(SWEEP, "").partition("/")[0],
     }
     command = [("" if number else "command", line) for number, line in enumerate(pasteable(facts["command"]).splitlines())]
@@ -52,6 +52,11 @@ def _head(run: Run, store: Store) -> Iterator[str]:
         if run.error:
             yield f"  {run.failed_step}: {run.error}"
         yield f"  To resume: `{pasteable(resume_command(run.name, run.places))}`"
+
+
+def code_of(run: Run) -> str:
+    code = run.facts["code"]
+    return f"commit {code['commit'][:_HASH]}{', with uncommitted changes' if code['is_dirty'] else ''}"
 
 
 def _steps(run: Run) -> Iterator[str]:

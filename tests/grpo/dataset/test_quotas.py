@@ -226,6 +226,7 @@ def test_of_equal_positions_in_several_splits_the_one_that_judges_stays() -> Non
         kept, num_duplicates, _ = cut_to_quota(equal, {**in_each_cell(0), (stays, phase): 1}, max_per_game_and_phase=1_000)
         assert [equal[index].split for index in kept] == [stays]
         assert num_duplicates == len(splits) - 1
+        assert cut_to_quota(equal, in_each_cell(0), max_per_game_and_phase=1_000)[1] == len(splits) - 1, "of boards that are not kept, too"
 
 
 def test_a_game_met_under_two_texts_gives_no_more_boards_than_any_other() -> None:

@@ -25,7 +25,7 @@ from grpo.match.ladder import (
 from grpo.match.matches import End, MatchResult, PlayedGame
 from grpo.settings.tree import EvaluationConfig
 from grpo.statistics.intervals import REPEATED_Z, Z95
-from grpo.statistics.ratings import rating_difference
+from grpo.statistics.ratings import rate_against, rating_difference
 
 CONFIG = EvaluationConfig(ladder_fractions=(1.0, 0.6, 0.2), ladder_nodes=(5, 70), num_rung_pairs=40)
 RUNGS = make_rungs(CONFIG)
@@ -216,6 +216,9 @@ def test_two_players_stop_at_the_first_look_that_shows_a_difference(elos: tuple[
     one, other = placed_together(TRUTH, *elos)
     assert one.z == other.z == REPEATED_Z[looks - 1]
     assert {part.result.num_openings for place in (one, other) for part in place.games} == {40 * looks}
+    rating = one.placement(TRUTH).rating
+    alone = rate_against([TRUE[part.rung] for part in one.games], [part.result.pair_scores() for part in one.games])
+    assert rating.high - rating.value == pytest.approx(Z95 * alone.standard_error), "only the difference is tested twice"
     found = ladder_difference(TRUTH, one, other, adjudicated=False)
     assert (found.low > 0, found.high < 0) == (elos[0] > elos[1], elos[0] < elos[1])
     scores = [[part.result.pair_scores() for part in place.games] for place in (one, other)]

@@ -111,8 +111,12 @@ def test_the_command_that_goes_on_works_in_every_folder(typed: Type, tmp_path: P
         assert (folder / flow).is_file()
 
 
-def test_two_runs_are_compared_and_the_games_that_decide_are_named(typed: Type) -> None:
+def test_two_runs_are_compared_and_the_games_that_decide_are_named(typed: Type, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = typed("compare", "1001", "1002")
+    assert "Code may explain" not in compared, "it is the same"
+    with monkeypatch.context() as patched:
+        patched.setattr("steps.cli.compare.code_of", lambda run: f"commit {run.name}")
+        assert "Code may explain differences: A commit 1001; B commit 1002" in typed("compare", "1001", "1002")
     assert "A 1001 " in compared
     assert "--pairs 300" in compared
     assert "both runs must have reached the step `report`" in typed("compare", "1001", "1003")
