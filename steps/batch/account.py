@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
+from grpo.settings.types import S3_SCHEME
 from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, reachable, secret_names
 from steps.job.preflight import PassingError, PreflightCheck, PreflightError, tried
-from steps.run.machine import SECRETS
+from steps.run.machine import SECRETS, STORE, store_place
 
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 10
@@ -39,6 +40,7 @@ def account_checks(environment: Mapping[str, str], place: str) -> list[Preflight
         "credentials": _caller,
         "bucket": lambda: _bucket(metaflow_config.DATASTORE_SYSROOT_S3, metaflow_config.S3_ENDPOINT_URL),
         "secrets": lambda: _secrets(environment),
+        "store": lambda: _store(environment),
     }
     if place == "batch":
         role = metaflow_config.ECS_S3_ACCESS_IAM_ROLE
@@ -49,6 +51,7 @@ def account_checks(environment: Mapping[str, str], place: str) -> list[Preflight
             "queues": lambda: _queues(metaflow_config.BATCH_JOB_QUEUE, environment),
             "role": lambda: _role(role),
             "rights": lambda: _rights(metaflow_config.BATCH_JOB_QUEUE, role),
+            "GPU": lambda: _gpu(environment),
         }
         if environment.get(GPU_QUEUE):
             checks["GPU quota"] = _gpu_quota
@@ -73,7 +76,9 @@ def _caller() -> str:
 
 def _bucket(root: str | None, endpoint: str | None) -> str:
     root = _set("METAFLOW_DATASTORE_SYSROOT_S3", root, "s3://BUCKET/PREFIX of Metaflow's stack")
-    name, _, prefix = root.removeprefix("s3://").partition("/")
+    if not root.startswith(S3_SCHEME):
+        raise PreflightError(f"METAFLOW_DATASTORE_SYSROOT_S3={root}: give s3://BUCKET/PREFIX {_PAGE}")
+    name, _, prefix = root.removeprefix(S3_SCHEME).partition("/")
     # A refusal is a fault, because the launcher itself writes to the bucket.
     with _in_words(
         f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list the bucket, and write and delete in it", denied=()
@@ -146,6 +151,15 @@ def _rights(queue: str | None, role: str | None) -> str:
     return f"{source} may submit jobs"
 
 
+def _gpu(environment: Mapping[str, str]) -> str:
+    if missing := [name for name in (GPU_QUEUE, GPU_IMAGE) if not environment.get(name)]:
+        raise PassingError(
+            f"{' and '.join(missing)} not set, so tasks with a GPU go where all others go: set both, or resources.training.num_gpus = 0"
+            f" {_PAGE}"
+        )
+    return f"{GPU_QUEUE}, {GPU_IMAGE}"
+
+
 def _gpu_quota() -> str:
     with _unanswered("AWS does not say the quota of spot machines with a GPU"):
         value = _client("service-quotas").get_service_quota(**_GPU_SPOT)["Quota"]["Value"]
@@ -164,6 +178,14 @@ def _secrets(environment: Mapping[str, str]) -> str:
     return ", ".join(names) or f"none named in {SECRETS}"
 
 
+def _store(environment: Mapping[str, str]) -> str:
+    if (place := store_place(environment)) and not place.startswith(S3_SCHEME):
+        raise PassingError(
+            f"{STORE}={place} is a folder, which jobs share only through a mounted volume: unset it, or give s3://BUCKET/PREFIX {_PAGE}"
+        )
+    return place or "a folder of the bucket"
+
+
 def _set(name: str, value: str | None, what: str) -> str:
     if not value:
         raise PreflightError(f"{name} is not set: give {what} {_PAGE}")
@@ -180,7 +202,7 @@ def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[Non
         yield
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in denied:
-            raise PassingError(f"this account has no right to ask ({error}); the jobs' role may have the right") from None
+            raise PassingError(f"this account may not ask ({error}); the jobs' role may") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
     except (BotoCoreError, ResponseParserError, ValueError) as error:  # ValueError: a malformed endpoint.
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
