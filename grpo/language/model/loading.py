@@ -1,5 +1,6 @@
 """Loading of language models from the Hugging Face hub or a folder. Files are safetensors and JSON, never pickle, which could run code."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -71,6 +72,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
             trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # Refused below.
             **_at(revision),
         )
         tokenizer = _tokenizer(name, revision)
@@ -83,6 +85,8 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
             f"language.model = {name!r}: {len(wrong)} weights are missing in its files or have another shape ({wrong[0]}, ...): the files"
             f" are not a causal language model, or do not match their config.json ({described.model_type})"
         )
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        raise LanguageModelError(f"language.model = {name!r}: a {described.model_type} model has no key-value cache; give a transformer")
     embeddings: Any = network.get_input_embeddings()
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= (size := int(embeddings.weight.shape[0])):

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import torch
 from safetensors import SafetensorError
 
-from grpo.language.model.loading import hub_commit, network_of_files, quieten_transformers
+from grpo.language.model.loading import LanguageModelError, hub_commit, network_of_files, quieten_transformers
+from grpo.language.text.tasks import LABEL_BEST, LABEL_EVALUATIONS
 from grpo.policy.distribution import MoveDistribution
 from grpo.policy.files import IncompatibleError, policy_facts, write_facts
 from grpo.policy.policy import refuse_non_finite
@@ -155,7 +156,7 @@ class LanguagePolicy:
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
     """Return the initial policy that `language.model` names. `seed` determines the weights of `small`.
 
-    Raises the errors of `hub_commit` and `network_of_files`.
+    Raises the errors of `hub_commit` and `network_of_files`, and LanguageModelError for a tokenizer that no mask fits.
     """
     quieten_transformers()
     if config.model == SMALL:
@@ -168,7 +169,21 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     folder = model_folder(config.model)
     commit = hub_commit(config) if folder is None else ""
     network, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)
-    return LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
+    policy = LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
+    if config.legal_moves and config.lists_moves:
+        _refuse_unmaskable(policy)
+    return policy
+
+
+def _refuse_unmaskable(policy: LanguagePolicy) -> None:
+    """Raise LanguageModelError if moves or labels have other tokens in an answer than alone, as `MoveMask` needs them."""
+    head, tail = (" e2e4", " d2d4", LABEL_EVALUATIONS), (LABEL_BEST, " e2e4")
+    [whole], first, last = policy.tokens(["".join((*head, " 0.35 -1.20", *tail))]), *(sum(policy.tokens(part), ()) for part in (head, tail))
+    if whole[: len(first)] != first or whole[-len(last) :] != last:
+        raise LanguageModelError(
+            f"language.model = {policy.origin.model!r}: the tokenizer splits moves otherwise in an answer than alone, so no mask fits:"
+            " set language.lists_moves = false or language.legal_moves = false"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
