@@ -14,7 +14,7 @@ from steps.run.machine import SECRETS, STORE, store_place
 
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 10
-# Error codes that only warn, because the jobs' role may have a right that this account lacks.
+# Error codes that only warn.
 _DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 _PAGE: Final = "(docs/aws.md)"
 _WORKS: Final = ("ENABLED and VALID", "ENABLED and UPDATING")
@@ -26,8 +26,8 @@ _RIGHTS: Final = (
     "batch:DescribeJobDefinitions",
 )
 _ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
-_GPU_SPOT: Final = {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF"}  # All G and VT Spot Instance Requests, in vCPUs.
-_MIN_GPU_CPUS: Final = 4  # vCPUs of the smallest machines of the families g4dn, g5 and g6.
+_GPU_SPOT: Final = {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF"}  # In vCPUs.
+_MIN_GPU_CPUS: Final = 4  # vCPUs of the smallest machines of g4dn, g5 and g6.
 
 
 def account_checks(environment: Mapping[str, str], place: str) -> list[PreflightCheck]:
@@ -163,12 +163,13 @@ def _gpu(environment: Mapping[str, str]) -> str:
 def _gpu_quota() -> str:
     with _unanswered("AWS does not say the quota of spot machines with a GPU"):
         value = _client("service-quotas").get_service_quota(**_GPU_SPOT)["Quota"]["Value"]
+    quota = f"{value:.0f} vCPUs of spot machines with a GPU"
     if value < _MIN_GPU_CPUS:
         raise PassingError(
-            f"{value:.0f} vCPUs of spot machines with a GPU, and the smallest has {_MIN_GPU_CPUS}: raise the quota `All G and VT Spot"
-            f" Instance Requests`, or set resources.training.num_gpus = 0 {_PAGE}"
+            f"{quota}, and the smallest has {_MIN_GPU_CPUS}: raise the quota `All G and VT Spot Instance Requests`, or set"
+            f" resources.training.num_gpus = 0 {_PAGE}"
         )
-    return f"{value:.0f} vCPUs of spot machines with a GPU"
+    return quota
 
 
 def _secrets(environment: Mapping[str, str]) -> str:
@@ -194,7 +195,7 @@ def _set(name: str, value: str | None, what: str) -> str:
 
 @contextmanager
 def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[None]:
-    """Turn an AWS error into a PreflightError, or into a PassingError if the error's code is in `denied`."""
+    """Turn an AWS error into a PreflightError, or a PassingError for a code in `denied`."""
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
 

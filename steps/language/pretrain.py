@@ -35,7 +35,7 @@ class LanguageImitation(Document):
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss (without imitation, the initial policy), a report and example answers.
+    """Write the policy with the lowest validation loss (or the initial policy), a report and example answers.
 
     Raises UnreadableError for a low parse rate, NonFiniteError, TooLongError and `load_model`'s errors, all before the policy is written.
     """

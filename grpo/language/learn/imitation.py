@@ -24,7 +24,7 @@ _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
 _BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly, because gradients of transformers change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
-_NUM_VALIDATION: Final = 256  # Maximum examples in validation.
+_NUM_VALIDATION: Final = 256  # Maximum examples.
 _VALIDATION_BATCH: Final = 64  # Maximum examples.
 
 

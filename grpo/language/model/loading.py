@@ -29,8 +29,8 @@ class LanguageModelError(PlainError, RuntimeError):
 def hub_commit(config: LanguageConfig) -> str:
     """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    If the revision is a complete hash, or the cached file's path (`snapshots/COMMIT/...`) has none, return the revision. Raises
-    LanguageModelError if neither hub nor cache has the model; a complete hash is not checked.
+    If the revision is a complete hash (not checked), or the cached file's path (`snapshots/COMMIT/...`) has none, return the revision.
+    Raises LanguageModelError if neither hub nor cache has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -108,9 +108,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
         return chess_tokenizer
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
     if tokenizer.eos_token_id is None:
-        raise LanguageModelError(
-            f"language.model = {name!r}: the tokenizer has no end-of-text token, so no answer would end; add one to the tokenizer"
-        )
+        raise LanguageModelError(f"language.model = {name!r}: the tokenizer has no end-of-text token, so no answer would end; add one")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
