@@ -19,6 +19,7 @@ from steps.run.commands import resume_command
 from steps.run.processes import LAUNCHER
 from steps.run.records import Run, Status, _Marks
 from steps.run.store import Store
+from steps.run.versions import CODE
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """Attributes that `--with batch` puts on each step before the flow's own decorators."""
@@ -44,7 +45,8 @@ def decorated(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[s
         monkeypatch.delenv(name)
     for name, value in {"MLFLOW_TRACKING_URI": "https://mlflow.internal", "MLFLOW_TRACKING_PASSWORD": "hunter2"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(LAUNCHER, "")  # A run here sets it.
+    for name in (LAUNCHER, CODE):  # A run sets them.
+        monkeypatch.setenv(name, "")
     monkeypatch.setenv("CHESS_GRPO_SECRETS", "chess/tracking,chess/wandb")
     monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
