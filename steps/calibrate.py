@@ -5,7 +5,7 @@ from typing import Final
 from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
-from grpo.match.ladder import Ladder, LadderReport, Meeting, Rung, ladder_pairings, make_rungs, rate_rungs
+from grpo.match.ladder import Ladder, LadderReport, Meeting, Rung, ladder_pairings, make_rungs, rate_rungs, wide_gaps
 from grpo.match.matches import MatchResult, play_match
 from grpo.match.openings import make_openings
 from grpo.metrics.records import Record
@@ -38,7 +38,10 @@ _SEED: Final = 0  # Not the run's, so runs with equal ladder settings share the 
 def body(work: Work) -> None:
     rungs = make_rungs(work.settings.evaluation)
     results = _play(work, rungs)
-    ladder = rate_rungs(rungs, {meeting: result.pair_scores() for meeting, result in results.items()})
+    pair_scores = {meeting: result.pair_scores() for meeting, result in results.items()}
+    ladder = rate_rungs(rungs, pair_scores)
+    for warning in wide_gaps(rungs, pair_scores):
+        work.say(f"WARNING: {warning}")
     for index, rung in enumerate(ladder.rungs):
         work.log(Record(index, interval_metrics("ladder/rating", rung.rating)))  # Step: the rung's index.
     meetings = tuple(_meeting(ladder, meeting, result) for meeting, result in results.items())

@@ -17,7 +17,7 @@ from steps.run.work import Work
 
 STEP: Final = Step(
     name="pretrain",
-    says="Imitates the moves played, or answers with an engine's move values (language models). Keeps the weights with the lowest"
+    says="Imitates the moves played, or an engine's values (language models that list moves). Keeps the weights with the lowest"
     " validation loss.",
     reads=("seed", "policy", "pretrain"),
     inputs=("join_boards",),

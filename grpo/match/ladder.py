@@ -7,6 +7,7 @@ always beat weaker rungs.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Final, Literal
 
 from grpo.base.documents import Document
@@ -23,9 +24,10 @@ if TYPE_CHECKING:  # Commands that read reports start without NumPy.
 
 MIN_INFORMATIVE_SCORE, MAX_INFORMATIVE_SCORE = 0.2, 0.8
 """Outside these scores, a few games change the rating by a hundred Elo."""
+_MAX_NEIGHBOR_SCORE: Final = 0.95  # Above, Firth's penalty lowers the gap.
 LADDER_NOTE: Final = (
-    "Elo above a random mover, with 95 % intervals over pairs of games. Each rung played only the next two rungs, so errors add up along"
-    " the ladder: the gap between neighbors is known better than the distance from the random mover."
+    "Elo above a random mover, with 95 % intervals over pairs of games. Each rung played only the next two rungs, so errors add up: gaps"
+    " between neighbors are known better than distances from the random mover. Gaps above some 500 Elo come out too low."
 )
 
 
@@ -118,6 +120,17 @@ def rate_rungs(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequ
     return Ladder.of(rungs, *fit_ratings(len(rungs), pair_scores))
 
 
+def wide_gaps(rungs: Sequence[Rung], pair_scores: Mapping[tuple[int, int], Sequence[float]]) -> list[str]:
+    """Return a warning for each two neighbors too far apart."""
+    scores = {(rungs[upper - 1], rungs[upper]): fmean(pair_scores[upper, upper - 1]) for upper in range(1, len(rungs))}
+    return [
+        f"{upper.name} scored {score:.2f} against {lower.name}, so their gap and all ratings above are too low: add a rung between them to"
+        " evaluation.ladder_fractions or ladder_nodes"
+        for (lower, upper), score in scores.items()
+        if score > _MAX_NEIGHBOR_SCORE
+    ]
+
+
 class Meeting(Document):
     first: str
     second: str
@@ -134,9 +147,7 @@ class LadderReport(Ladder):
 
 
 Reach = Literal["within", "below", "above", "between"]
-"""`within`: the player's score against a nearest rung is from 0.2 to 0.8. Otherwise the player is below or above the ladder, or between
-two rungs.
-"""
+"""`within`: the player's score against a nearest rung is from 0.2 to 0.8. Otherwise the player is below, above or between the rungs."""
 _WARNINGS: Final[dict[Reach, str]] = {
     "within": "",
     "below": "; too weak for the ladder: even the lowest rung wins too often",
@@ -154,10 +165,10 @@ class RungMatch(Document):
 class Placement(Document):
     """A player's rating in Elo above the random mover."""
 
-    rating: Estimate  # The interval is without the rungs' errors, to compare players of one ladder.
-    rating_of_all: Estimate  # The interval includes the rungs' errors.
+    rating: Estimate  # Without the rungs' errors, to compare players of one ladder.
+    rating_of_all: Estimate  # With the rungs' errors.
     reach: Reach
-    probes: tuple[RungMatch, ...]  # Short matches for a first rating.
+    probes: tuple[RungMatch, ...]  # For a first rating.
     games: tuple[RungMatch, ...]  # Against the two nearest rungs, weaker first.
 
     @property
@@ -246,7 +257,6 @@ def place_on_ladder(
     - All players then meet the two rungs nearest to the mean of the first ratings. Only these games give the final ratings.
     - `evaluation.num_rung_pairs` sets the number of openings. Two players play the same openings.
 
-    `openings`: at least `num_openings_to_place` FENs.
     """
     assert len(openings) >= num_openings_to_place(num_players, config)
     num_probe_pairs = config.num_probe_pairs

@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
+from grpo.settings.types import S3_SCHEME
 from steps.batch.destination import GPU_IMAGE, GPU_QUEUE, reachable, secret_names
 from steps.job.preflight import PassingError, PreflightCheck, PreflightError, tried
-from steps.run.machine import SECRETS
+from steps.run.machine import SECRETS, STORE, store_place
 
 _CONNECT_SECONDS: Final = 2
 _READ_SECONDS: Final = 10
-# Error codes that only warn, because the jobs' role may have a right that this account lacks.
+# Error codes that only warn.
 _DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
 _PAGE: Final = "(docs/aws.md)"
 _WORKS: Final = ("ENABLED and VALID", "ENABLED and UPDATING")
@@ -25,8 +26,8 @@ _RIGHTS: Final = (
     "batch:DescribeJobDefinitions",
 )
 _ECR: Final = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
-_GPU_SPOT: Final = {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF"}  # All G and VT Spot Instance Requests, in vCPUs.
-_MIN_GPU_CPUS: Final = 4  # vCPUs of the smallest machines of the families g4dn, g5 and g6.
+_GPU_SPOT: Final = {"ServiceCode": "ec2", "QuotaCode": "L-3819A6DF"}  # In vCPUs.
+_MIN_GPU_CPUS: Final = 4  # vCPUs of the smallest machines of g4dn, g5 and g6.
 
 
 def account_checks(environment: Mapping[str, str], place: str) -> list[PreflightCheck]:
@@ -39,6 +40,7 @@ def account_checks(environment: Mapping[str, str], place: str) -> list[Preflight
         "credentials": _caller,
         "bucket": lambda: _bucket(metaflow_config.DATASTORE_SYSROOT_S3, metaflow_config.S3_ENDPOINT_URL),
         "secrets": lambda: _secrets(environment),
+        "store": lambda: _store(environment),
     }
     if place == "batch":
         role = metaflow_config.ECS_S3_ACCESS_IAM_ROLE
@@ -49,6 +51,7 @@ def account_checks(environment: Mapping[str, str], place: str) -> list[Preflight
             "queues": lambda: _queues(metaflow_config.BATCH_JOB_QUEUE, environment),
             "role": lambda: _role(role),
             "rights": lambda: _rights(metaflow_config.BATCH_JOB_QUEUE, role),
+            "GPU": lambda: _gpu(environment),
         }
         if environment.get(GPU_QUEUE):
             checks["GPU quota"] = _gpu_quota
@@ -73,7 +76,9 @@ def _caller() -> str:
 
 def _bucket(root: str | None, endpoint: str | None) -> str:
     root = _set("METAFLOW_DATASTORE_SYSROOT_S3", root, "s3://BUCKET/PREFIX of Metaflow's stack")
-    name, _, prefix = root.removeprefix("s3://").partition("/")
+    if not root.startswith(S3_SCHEME):
+        raise PreflightError(f"METAFLOW_DATASTORE_SYSROOT_S3={root}: give s3://BUCKET/PREFIX {_PAGE}")
+    name, _, prefix = root.removeprefix(S3_SCHEME).partition("/")
     # A refusal is a fault, because the launcher itself writes to the bucket.
     with _in_words(
         f"correct METAFLOW_DATASTORE_SYSROOT_S3={root}, or let the account list the bucket, and write and delete in it", denied=()
@@ -146,15 +151,25 @@ def _rights(queue: str | None, role: str | None) -> str:
     return f"{source} may submit jobs"
 
 
+def _gpu(environment: Mapping[str, str]) -> str:
+    if missing := [name for name in (GPU_QUEUE, GPU_IMAGE) if not environment.get(name)]:
+        raise PassingError(
+            f"{' and '.join(missing)} not set, so tasks with a GPU go where all others go: set both, or resources.training.num_gpus = 0"
+            f" {_PAGE}"
+        )
+    return f"{GPU_QUEUE}, {GPU_IMAGE}"
+
+
 def _gpu_quota() -> str:
     with _unanswered("AWS does not say the quota of spot machines with a GPU"):
         value = _client("service-quotas").get_service_quota(**_GPU_SPOT)["Quota"]["Value"]
+    quota = f"{value:.0f} vCPUs of spot machines with a GPU"
     if value < _MIN_GPU_CPUS:
         raise PassingError(
-            f"{value:.0f} vCPUs of spot machines with a GPU, and the smallest has {_MIN_GPU_CPUS}: raise the quota `All G and VT Spot"
-            f" Instance Requests`, or set resources.training.num_gpus = 0 {_PAGE}"
+            f"{quota}, and the smallest has {_MIN_GPU_CPUS}: raise the quota `All G and VT Spot Instance Requests`, or set"
+            f" resources.training.num_gpus = 0 {_PAGE}"
         )
-    return f"{value:.0f} vCPUs of spot machines with a GPU"
+    return quota
 
 
 def _secrets(environment: Mapping[str, str]) -> str:
@@ -162,6 +177,14 @@ def _secrets(environment: Mapping[str, str]) -> str:
         with _in_words(f"correct {SECRETS}, or create the secret {name}"):
             _client("secretsmanager").describe_secret(SecretId=name)
     return ", ".join(names) or f"none named in {SECRETS}"
+
+
+def _store(environment: Mapping[str, str]) -> str:
+    if (place := store_place(environment)) and not place.startswith(S3_SCHEME):
+        raise PassingError(
+            f"{STORE}={place} is a folder, which jobs share only through a mounted volume: unset it, or give s3://BUCKET/PREFIX {_PAGE}"
+        )
+    return place or "a folder of the bucket"
 
 
 def _set(name: str, value: str | None, what: str) -> str:
@@ -172,7 +195,7 @@ def _set(name: str, value: str | None, what: str) -> str:
 
 @contextmanager
 def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[None]:
-    """Turn an AWS error into a PreflightError, or into a PassingError if the error's code is in `denied`."""
+    """Turn an AWS error into a PreflightError, or a PassingError for a code in `denied`."""
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.parsers import ResponseParserError
 
@@ -180,7 +203,7 @@ def _in_words(remedy: str, *, denied: tuple[str, ...] = _DENIED) -> Iterator[Non
         yield
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in denied:
-            raise PassingError(f"this account has no right to ask ({error}); the jobs' role may have the right") from None
+            raise PassingError(f"this account may not ask ({error}); the jobs' role may") from None
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None
     except (BotoCoreError, ResponseParserError, ValueError) as error:  # ValueError: a malformed endpoint.
         raise PreflightError(f"{error}: {remedy} {_PAGE}") from None

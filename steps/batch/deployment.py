@@ -16,6 +16,7 @@ from metaflow.metaflow_config import DATASTORE_SYSROOT_S3
 
 from grpo.base.errors import PlainError
 from grpo.settings.tree import Settings, TaskResources
+from grpo.settings.types import S3_SCHEME
 from steps.batch.destination import batch_place, forwarded, place_of, secret_names
 from steps.batch.spot_notice import sigterm_on_spot_notice
 from steps.job.task import IN_LOG
@@ -67,8 +68,8 @@ class Deployment(FlowMutator):  # type: ignore[misc]
                 step.add_decorator("secrets", deco_kwargs={"sources": [f"aws-secrets-manager.{name}" for name in sources]})
             if place != "batch":
                 continue
-            # `--with batch` has decorated the step already, so Metaflow would ignore this decorator without OVERRIDE. A task adds the
-            # decorator again, because Metaflow does not pass decorators to child processes, and the decorator starts the spot monitor.
+            # After `--with batch` Metaflow would ignore this decorator without OVERRIDE. A task adds the decorator again, because child
+            # processes get no decorators, and the decorator starts the spot monitor.
             existing = {key: value for *_, attributes in step.get_decorator_specs("batch") for key, value in attributes.items()}
             step.add_decorator("batch", deco_kwargs={**existing, **batch_place(task, os.environ)}, duplicates=step.OVERRIDE)
 
@@ -130,7 +131,7 @@ def _explain(machine: Machine) -> None:
     """Print the failed step, and the command that resumes the run.
 
     After a PlainError (an error without `IN_LOG`), the command starts a new run, because the cause may be a setting, which `resume` keeps.
-    A new run with `--fresh` repeats all steps, so the message then names `resume` too.
+    With `--fresh`, which repeats all steps, the message names `resume` too.
     """
     runs, places, start_command = Runs(Store.of(machine)), option_values(sys.argv), pasteable(shlex.join(["python", *sys.argv]))
     run_ids = (str(current.run_id), *option_values(sys.argv, "--origin-run-id"))
@@ -146,7 +147,10 @@ def _explain(machine: Machine) -> None:
             note = f" (with equal settings, `{resuming}` keeps the finished steps)" if "--fresh" in start_command else ""
             message = f"{run.failed_step} failed for the reason above. Mend it and start again: {start_command}{note}"
     elif current.run_id and not known and "resume" not in sys.argv:
-        message = f"The run has not begun; the reason is above. Mend the cause and start again: {start_command}"
+        cause = "The run has not begun; the reason is above"
+        if place_of(sys.argv, os.environ) and not machine.store.startswith(S3_SCHEME):
+            cause = f"{STORE}={machine.store} has no record of the run: jobs reach this folder only through a mounted volume"
+        message = f"{cause}. Mend the cause and start again: {start_command}"
     if message:
         print(f"\n{message}", file=sys.stderr, flush=True)
 

@@ -32,8 +32,8 @@ class DestinationError(PlainError, RuntimeError):
 def place_of(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return where a command's tasks run: one of `PLACES`, or "" for this machine.
 
-    A container's variable (`BATCH_JOB` or `POD`) shows the place. Otherwise the command names the place: `--with PLACE`, `argo-workflows`
-    (Kubernetes), or `PLACE step NAME`, Metaflow's internal command for one task.
+    A container's variable (`BATCH_JOB` or `POD`) shows the place, otherwise the command: `--with PLACE`, `argo-workflows` (Kubernetes), or
+    `PLACE step NAME`, Metaflow's internal command for one task.
     """
     for variable, place in ((BATCH_JOB, "batch"), (POD, "kubernetes")):
         if variable in environment:

@@ -4,7 +4,7 @@ from pydantic import ConfigDict
 
 from grpo.base.documents import Document, write_document
 from grpo.dataset.table import Split
-from grpo.language.generate.answers import refuse_too_long
+from grpo.language.generate.answers import refuse_too_long, refuse_truncated
 from grpo.language.learn.imitation import imitate
 from grpo.language.learn.parse_rate_gate import ParseRate, gate_metrics, parse_rates, refuse_unreadable
 from grpo.language.model.policy import load_model
@@ -35,7 +35,7 @@ class LanguageImitation(Document):
 
 
 def body(work: Work) -> None:
-    """Write the policy with the lowest validation loss (without imitation, the initial policy), a report and example answers.
+    """Write the policy with the lowest validation loss (or the initial policy), a report and example answers.
 
     Raises UnreadableError for a low parse rate, NonFiniteError, TooLongError and `load_model`'s errors, all before the policy is written.
     """
@@ -48,6 +48,7 @@ def body(work: Work) -> None:
     policy = load_model(config, seed=settings.seed, device=work.device)
     shown = shown_examples(validation, seed=settings.seed)
     refuse_too_long(policy, policy.tokens([example.prompt for example in shown]))
+    refuse_truncated(policy, policy.tokens([example.target for example in shown]))
     records: list[Record] = []
     for record in imitate(policy, train, validation, settings.pretrain, seed=settings.seed):
         work.log(record)

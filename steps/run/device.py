@@ -15,7 +15,12 @@ class DeviceError(PlainError, ValueError):
 def torch_device(machine: Machine) -> torch.device:
     """Set thread count and deterministic algorithms, and return the device. Raises DeviceError."""
     if machine.device == "cuda" and not torch.cuda.is_available():
-        raise DeviceError("CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: install a CUDA build of torch, or set CHESS_GRPO_DEVICE=cpu")
+        remedy = (
+            "give tasks with a GPU a queue and an image with one (docs/aws.md), or set resources.training.num_gpus = 0"
+            if machine.is_container  # The launcher sets CHESS_GRPO_DEVICE there.
+            else "install a CUDA build of torch, or set CHESS_GRPO_DEVICE=cpu"
+        )
+        raise DeviceError(f"CHESS_GRPO_DEVICE = 'cuda', but torch finds no GPU: {remedy}")
     torch.set_num_threads(machine.num_threads)
     # Without this mode, threads sum gradients of `tensor[index]` in any order, even on the CPU. `use_deterministic_algorithms` also sets
     # the mode, but imports torch's compiler, which takes 1.3 seconds.

@@ -19,6 +19,7 @@ from steps.run.commands import resume_command
 from steps.run.processes import LAUNCHER
 from steps.run.records import Run, Status, _Marks
 from steps.run.store import Store
+from steps.run.versions import CODE
 
 WITH = {"shared_memory": 64, "queue": "default", "image": "default"}
 """Attributes that `--with batch` puts on each step before the flow's own decorators."""
@@ -44,7 +45,8 @@ def decorated(command: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[s
         monkeypatch.delenv(name)
     for name, value in {"MLFLOW_TRACKING_URI": "https://mlflow.internal", "MLFLOW_TRACKING_PASSWORD": "hunter2"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv(LAUNCHER, "")  # A run here sets it.
+    for name in (LAUNCHER, CODE):  # A run sets them.
+        monkeypatch.setenv(name, "")
     monkeypatch.setenv("CHESS_GRPO_SECRETS", "chess/tracking,chess/wandb")
     monkeypatch.setenv("CHESS_GRPO_BATCH_GPU_QUEUE", "gpus")
     monkeypatch.setattr(sys, "argv", ["flow.py", *command.split()])
@@ -79,10 +81,10 @@ def test_on_batch_each_kind_of_step_asks_for_what_the_settings_say_and_a_run_her
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a maker of what a command of the flow says at the end of a run that failed in `finetune`."""
 
-    def say(command: str, error: str, *, ends: Status = "failed", until: str = "finetune") -> str:
+    def say(command: str, error: str, *, ends: Status = "failed", until: str = "finetune", run_id: str = "7") -> str:
         machine = machine_of(tmp_path)
         make_run(machine, MadeRun(name="7", until=until, ends=ends, error=error, launcher="gone"))
-        monkeypatch.setattr(deployment, "current", SimpleNamespace(run_id="8" if command.startswith("resume") else "7"))
+        monkeypatch.setattr(deployment, "current", SimpleNamespace(run_id="8" if command.startswith("resume") else run_id))
         monkeypatch.setattr(sys, "argv", ["flows/chess_grpo.py", *command.split()])
         deployment._explain(machine)
         return capsys.readouterr().err
@@ -116,6 +118,13 @@ def test_a_run_that_can_go_on_says_the_command_with_the_places_with_which_it_was
     said = ended("run --with batch:cpu=4", error, ends=ends)
     assert f"finetune: {error}" in said
     assert said.strip().endswith("resume --origin-run-id 7 --with batch:cpu=4")
+
+
+def test_a_run_whose_store_is_a_folder_of_another_machine_is_not_said_to_be_unbegun(ended: Callable[..., str]) -> None:
+    said = ended("run --with batch", "", run_id="9")
+    assert "CHESS_GRPO_STORE" in said
+    assert "not begun" not in said
+    assert "The run has not begun" in ended("run", "", run_id="9")
 
 
 @pytest.mark.parametrize("place", ["batch", "kubernetes"])

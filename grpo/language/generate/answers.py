@@ -145,6 +145,15 @@ def _answer(
     )
 
 
+def refuse_truncated(policy: LanguagePolicy, answers: Sequence[Sequence[int]]) -> None:
+    """Raise TooLongError if an answer (token ids) with its end token exceeds `language.max_answer_tokens`."""
+    limit, longest = policy.config.max_answer_tokens, max(map(len, answers)) + 1
+    if longest > limit:
+        raise TooLongError(
+            f"answers of {longest} tokens would be truncated: raise language.max_answer_tokens (now {limit}) to {longest} or more"
+        )
+
+
 def refuse_too_long(policy: LanguagePolicy, prompts: Sequence[Sequence[int]]) -> None:
     """Raise TooLongError if a prompt (token ids) plus `language.max_answer_tokens` exceeds the model's context."""
     num_answer, context, longest = policy.config.max_answer_tokens, policy.max_positions, max(map(len, prompts), default=0)

@@ -21,7 +21,7 @@ from grpo.settings.language import LanguageConfig
 from grpo.uci.options import BEST_MOVE, UciOptions
 from grpo.uci.search import UciSearchResult
 
-_RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`, at which training samples.
+_RETRY_TEMPERATURE: Final = 1.0  # Default of `grpo.temperature`.
 
 
 class AnswerGenerator:
@@ -55,8 +55,8 @@ def board_prompts(boards: Sequence[chess.Board], config: LanguageConfig) -> list
 def choices_in_game(board: chess.Board, allowed: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Return the legal moves (UCI) that repeat no position of the move stack, or all legal moves if each repeats one.
 
-    A prompt has no earlier moves, so without this rule greedy answers repeat positions until the game is drawn. If `allowed` (UCI) is not
-    empty, other moves are left out.
+    A prompt has no earlier moves, so otherwise greedy answers repeat positions until the game is drawn. `allowed`, unless empty, has the
+    only allowed moves (UCI).
     """
     moves = [move for move in board.legal_moves if not allowed or move.uci() in allowed]
     repeating = set(repeating_moves(board))
@@ -68,7 +68,7 @@ def named_move(
 ) -> tuple[chess.Move | None, MoveAnswer]:
     """Return the move that an answer names as best (None if missing or illegal), and the parsed answer.
 
-    If `allowed` (moves in UCI) is not empty, all other moves count as illegal.
+    With `allowed` (moves in UCI), all other moves count as illegal.
     """
     legal = {move.uci(): move for move in board.legal_moves}
     parsed = read_move_answer(answer, num_legal=len(legal), lists_moves=config.lists_moves)
@@ -84,10 +84,10 @@ def moves_with_retries(
     streams: Sequence[np.random.Generator],
     allowed: frozenset[str] = frozenset(),
 ) -> list[Reply]:
-    """Return one reply per board. A reply has no move if no answer names a legal move.
+    """Return one reply per board, without a move if no answer names a legal one.
 
-    The first answer is sampled at `temperature`, or greedy for None. Retries are sampled at temperature 1, because a greedy retry would
-    repeat the answer.
+    The first answer is sampled at `temperature`, or greedy for None. Retries are sampled at temperature 1, because greedy ones would repeat
+    the answer.
     """
     replies = [Reply(move=None, counts=ReplyCounts())] * len(boards)
     config = generator.config

@@ -24,8 +24,8 @@ _WARMUP: Final = 0.05  # Fraction of the steps in which the learning rate rises.
 _BETAS: Final = (0.9, 0.98)  # AdamW's default 0.999 adapts too slowly, because gradients of transformers change size fast.
 _WEIGHT_DECAY: Final = 0.01
 _MAX_GRADIENT_NORM: Final = 1.0
-_NUM_VALIDATION: Final = 256  # Maximum examples in validation.
-_VALIDATION_BATCH: Final = 64  # Examples.
+_NUM_VALIDATION: Final = 256  # Maximum examples.
+_VALIDATION_BATCH: Final = 64  # Maximum examples.
 
 
 def imitate(
@@ -64,8 +64,9 @@ def imitate(
 def validation_losses(policy: LanguagePolicy, examples: Sequence[Example]) -> dict[str, float]:
     """Return the mean cross-entropy per token, in nats, of all examples and of each text task."""
     totals: dict[TextTask, tuple[float, int]] = {}
-    for start in range(0, len(examples), _VALIDATION_BATCH):
-        for task, (loss, count) in _sums(policy, examples[start : start + _VALIDATION_BATCH]).items():
+    size = min(_VALIDATION_BATCH, policy.config.answers_per_forward)
+    for start in range(0, len(examples), size):
+        for task, (loss, count) in _sums(policy, examples[start : start + size]).items():
             before = totals.get(task, (0.0, 0))
             totals[task] = before[0] + loss.item(), before[1] + count
     name = "language/imitation_validation_loss"

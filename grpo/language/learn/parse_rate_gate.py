@@ -1,4 +1,4 @@
-"""Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed, because GRPO would learn nothing.
+"""Check before GRPO: the pipeline step `pretrain` fails if too few answers can be parsed.
 
 The parse rate is the fraction of readable answers: in the right format, and complete within `language.max_answer_tokens`.
 """
@@ -70,11 +70,14 @@ def refuse_unreadable(rates: Mapping[TextTask, ParseRate], config: LanguageConfi
     if not too_low:
         return
     is_random = config.model == SMALL and num_steps == 0
+    cut = max(rate.truncated for rate in too_low.values())
+    limit = f", or raise language.max_answer_tokens = {config.max_answer_tokens}, which cut {100 * cut:.0f} % of the answers"
+    is_cut = cut > 0.5 and not is_random
     listed = "; ".join(f"{task} task: parse rate {rate}" for task, rate in too_low.items())
     raise UnreadableError(
         f"{'a model with random weights writes unreadable answers' if is_random else 'too few answers can be parsed'}: {listed}."
         f" language.min_parse_rate = {config.min_parse_rate:g}, because groups of unreadable answers teach nothing: train"
-        f" {'longer' if num_steps else 'first'} by imitation, with pretrain.num_steps (now {num_steps})"
+        f" {'longer' if num_steps else 'first'} by imitation, with pretrain.num_steps (now {num_steps}){limit * is_cut}"
     )
 
 

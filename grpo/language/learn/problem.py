@@ -55,7 +55,7 @@ class LanguageProblem:
     def rollout(self, policy: LanguagePolicy, states: Sequence[Example], knobs: Knobs, step: int) -> LanguageRollout:
         """Raises NonFiniteError if a weight, logit or reward is NaN or infinite.
 
-        Raises InvariantError if a token's log-probabilities in generation and in scoring differ by more than `MAX_GAP`.
+        Raises InvariantError if a token's log-probabilities in generation and scoring differ by more than `MAX_GAP`.
         """
         policy.refuse_nonfinite()
         sampler = AnswerSampler(policy=policy, reference=self.reference, grader=self._grader, settings=self._settings)

@@ -3,7 +3,7 @@
 Legend: N prompts, G answers to each prompt (a group), B = N G answers, T tokens of the longest answer.
 
 Rewards are in points (`grpo.language.text.rewards`). `content_fraction`, in [0, 1], multiplies the reward's chess parts (all
-except the format). The fraction rises to 1 in the warm-up, so the policy learns the format first. A truncated answer has no end token.
+except the format). The fraction rises to 1 in the warm-up, so the policy learns the format first.
 """
 
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ class GradedAnswer:
 
     @property
     def decision(self) -> str | None:
-        """Best move, if the task is to choose a move (None if missing); complete text, if the task is to predict a position."""
+        """Best move (None if missing), or the environment task's complete text."""
         reading = self.grades.reading
         return reading.best if isinstance(reading, MoveAnswer) else self.answer.text.strip()
 
@@ -50,7 +50,7 @@ class LanguageRollout:
     measures: ExactMeasures
     is_truncated: Tensor  # [B] bool.
     temperature: float
-    advantages: Tensor  # [B] points: reward minus the mean of the group's untruncated answers; 0 for truncated answers.
+    advantages: Tensor  # [B] points: reward minus the mean of the group's untruncated answers; 0 if truncated.
 
     @property
     def rows(self) -> Tensor:
@@ -107,7 +107,7 @@ class AnswerSampler:
         batch = AnswerBatch.of(policy, [answer.prompt_ids for answer in written], [answer.token_ids for answer in written], masks)
         sampled = torch.tensor([log_prob for answer in written for log_prob in answer.log_probs], device=policy.device)
         is_truncated = torch.tensor([answer.is_truncated for answer in written])
-        # `group_advantages` sums in float64, and float64 sums of float32 rewards are exact. So a group's equal rewards get advantages of 0.
+        # `group_advantages` sums float32 rewards in float64, exactly. So a group's equal rewards get advantages of 0.
         rewards = torch.tensor([answer.reward for answer in answers]).view(-1, size)
         return LanguageRollout(
             answers=answers,

@@ -1,5 +1,6 @@
 """Loading of language models from the Hugging Face hub or a folder. Files are safetensors and JSON, never pickle, which could run code."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +29,8 @@ class LanguageModelError(PlainError, RuntimeError):
 def hub_commit(config: LanguageConfig) -> str:
     """Return the commit that `language.revision` names, from the hub or, without a connection, from the local cache.
 
-    If the revision is a complete hash, or the cached file's path (`snapshots/COMMIT/...`) has none, return the revision. Raises
-    LanguageModelError if neither hub nor cache has the model; a complete hash is not checked.
+    If the revision is a complete hash (not checked), or the cached file's path (`snapshots/COMMIT/...`) has none, return the revision.
+    Raises LanguageModelError if neither hub nor cache has the model.
     """
     if _COMMIT.fullmatch(config.revision):
         return config.revision
@@ -71,6 +72,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
             trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # Refused below.
             **_at(revision),
         )
         tokenizer = _tokenizer(name, revision)
@@ -83,6 +85,8 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
             f"language.model = {name!r}: {len(wrong)} weights are missing in its files or have another shape ({wrong[0]}, ...): the files"
             f" are not a causal language model, or do not match their config.json ({described.model_type})"
         )
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        raise LanguageModelError(f"language.model = {name!r}: a {described.model_type} model has no key-value cache; give a transformer")
     embeddings: Any = network.get_input_embeddings()
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= (size := int(embeddings.weight.shape[0])):
@@ -104,9 +108,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
         return chess_tokenizer
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **_at(revision))
     if tokenizer.eos_token_id is None:
-        raise LanguageModelError(
-            f"language.model = {name!r}: the tokenizer has no end-of-text token, so no answer would end; add one to the tokenizer"
-        )
+        raise LanguageModelError(f"language.model = {name!r}: the tokenizer has no end-of-text token, so no answer would end; add one")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"

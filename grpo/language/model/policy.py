@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 import torch
 from safetensors import SafetensorError
 
-from grpo.language.model.loading import hub_commit, network_of_files, quieten_transformers
+from grpo.language.model.loading import LanguageModelError, hub_commit, network_of_files, quieten_transformers
+from grpo.language.text.tasks import LABEL_BEST, LABEL_EVALUATIONS
 from grpo.policy.distribution import MoveDistribution
 from grpo.policy.files import IncompatibleError, policy_facts, write_facts
 from grpo.policy.policy import refuse_non_finite
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 
 _WEIGHTS: Final = "model.safetensors"  # Transformers' file name.
 _NUM_REMEMBERED: Final = 50_000  # Cached texts.
-_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")  # Errno in the text of a safetensors error.
+_ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOrigin:
     """Source of the initial weights."""
 
-    model: str  # `small`, a name on the Hugging Face hub, or a folder.
+    model: str  # `language.model`.
     commit: str  # 40 hex digits of the hub; empty for `small` and a folder.
 
 
@@ -48,12 +49,12 @@ class LanguagePolicy:
         *,
         origin: ModelOrigin,
     ) -> None:
-        """The tokenizer needs an end token and a padding token. The two may be equal, because masks mark the padding."""
+        """End token and padding token may be equal, because masks mark the padding."""
         from transformers import GenerationConfig
 
         assert tokenizer.eos_token_id is not None
         assert tokenizer.pad_token_id is not None
-        # Remove the model's own sampling settings, such as top-k, because training does not use them.
+        # Without the model's own sampling settings, such as top-k.
         ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
         network.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]
         network.config.eos_token_id, network.config.pad_token_id = ids["eos_token_id"], ids["pad_token_id"]
@@ -92,7 +93,7 @@ class LanguagePolicy:
         self.tokenizer.save_pretrained(folder)
         try:
             self.network.save_pretrained(folder, state_dict=self.network.state_dict())
-        except SafetensorError as error:  # A full disk gives this error without an errno.
+        except SafetensorError as error:  # A full disk's errno is only in the text.
             if (number := _ERROR_NUMBER.search(str(error))) is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(folder)) from error
@@ -104,8 +105,8 @@ class LanguagePolicy:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Load what `save` wrote.
 
-        Raises LanguageModelError if the files are no complete model, IncompatibleError if this code does not know the saved settings or has
-        other chess tokens, NonFiniteError if a weight is NaN or infinite.
+        Raises LanguageModelError for an incomplete model, IncompatibleError for settings or chess tokens of other code, NonFiniteError if a
+        weight is NaN or infinite.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -155,7 +156,7 @@ class LanguagePolicy:
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
     """Return the initial policy that `language.model` names. `seed` determines the weights of `small`.
 
-    Raises the errors of `hub_commit` and `network_of_files`.
+    Raises the errors of `hub_commit`, `network_of_files` and `_refuse_unmaskable`.
     """
     quieten_transformers()
     if config.model == SMALL:
@@ -168,7 +169,21 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     folder = model_folder(config.model)
     commit = hub_commit(config) if folder is None else ""
     network, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)
-    return LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
+    policy = LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
+    if config.legal_moves and config.lists_moves:
+        _refuse_unmaskable(policy)
+    return policy
+
+
+def _refuse_unmaskable(policy: LanguagePolicy) -> None:
+    """Raise LanguageModelError if moves or labels have other tokens in an answer than alone (`MoveMask`)."""
+    head, tail = (" e2e4", " d2d4", LABEL_EVALUATIONS), (LABEL_BEST, " e2e4")
+    [whole], first, last = policy.tokens(["".join((*head, " 0.35 -1.20", *tail))]), *(sum(policy.tokens(part), ()) for part in (head, tail))
+    if whole[: len(first)] != first or whole[-len(last) :] != last:
+        raise LanguageModelError(
+            f"language.model = {policy.origin.model!r}: the tokenizer splits moves otherwise in an answer than alone, so no mask fits:"
+            " set language.lists_moves = false or language.legal_moves = false"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -186,7 +201,7 @@ class TokenChoices:
 def token_distribution(logits: torch.Tensor, choices: TokenChoices | None, *, temperature: float) -> MoveDistribution:
     """Return the distribution over the allowed tokens for each row of logits [rows, vocabulary]; None allows the whole vocabulary.
 
-    Sampling and loss both use this function, so both treat temperature, mask and vocabulary alike.
+    Sampling and loss both use this function.
     """
     if choices is None:
         is_allowed = torch.ones((), dtype=torch.bool, device=logits.device).expand_as(logits)

@@ -82,8 +82,8 @@ class EnvironmentExample(Example):
     move: str  # UCI.
     new_fen: str  # Position after the move; unchanged after an illegal move.
     reward: float  # Number that the answer must predict; not the reward of GRPO.
-    terminated: bool  # Whether the game is over, by checkmate or by a draw that needs no claim (such as stalemate).
-    truncated: bool  # Whether the move is illegal.
+    terminated: bool  # By checkmate or a draw that needs no claim (such as stalemate).
+    truncated: bool
 
     def read(self, text: str) -> EnvironmentAnswer:
         return read_environment_answer(text)
@@ -92,7 +92,7 @@ class EnvironmentExample(Example):
 def move_example(row: Mapping[str, Any], *, lists_moves: bool = True) -> MoveExample:
     """Make an example of a row of the board table. The target lists the five best moves, best first, or has the best alone.
 
-    `sorted` is stable, so moves of equal value stay in order of action id.
+    Moves of equal value stay in order of action id.
     """
     fen, moves, values = row["fen"], tuple(row["moves"]), tuple(row["values"])
     evaluations = tuple(pawns(score, mate) for score, mate in zip(row["centipawns"], row["mate_in"], strict=True))
@@ -120,7 +120,7 @@ def pawns(centipawns: int | None, mate_in: int | None) -> float:
 
 
 def environment_example(board: chess.Board, move: str, *, num_history_moves: int) -> EnvironmentExample:
-    """Make an example of a move (UCI). The prompt's history is the last `num_history_moves` moves, with this move as the last.
+    """Make an example of a move (UCI). The prompt's history is the last `num_history_moves` moves, this move included.
 
     The example's reward is RookWorld's: checkmate 1, draw 0.5, illegal move -1, otherwise 0.001.
     """

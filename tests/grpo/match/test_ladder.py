@@ -21,6 +21,7 @@ from grpo.match.ladder import (
     num_openings_to_place,
     place_on_ladder,
     rate_rungs,
+    wide_gaps,
 )
 from grpo.match.matches import End, MatchResult, PlayedGame
 from grpo.settings.tree import EvaluationConfig
@@ -65,6 +66,15 @@ def ladder_of(rng: np.random.Generator, num_pairs: int) -> Ladder:
     return rate_rungs(
         RUNGS, {(one, other): simulated(rng, TRUE[one] - TRUE[other], num_pairs) for one, other in ladder_pairings(len(RUNGS))}
     )
+
+
+def test_neighbors_too_far_apart_for_a_rating_are_named_with_the_remedy() -> None:
+    scores = {(1, 0): [0.95] * 12, (2, 1): [1.0] * 11 + [0.5], (2, 0): [1.0] * 12, (3, 2): [0.7] * 12, (3, 1): [1.0] * 12}
+    [warning] = wide_gaps(RUNGS[:4], scores)
+    assert warning.startswith(f"{RUNGS[2].name} scored 0.96 against {RUNGS[1].name}")
+    assert "add a rung between them to evaluation.ladder_fractions or ladder_nodes" in warning
+    # Won games alone look alike at 700 and at 1,400 Elo.
+    assert rate_rungs(RUNGS[:2], {(1, 0): [1.0] * 12}).ratings[1] < 700
 
 
 # A player's place.

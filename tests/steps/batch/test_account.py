@@ -28,7 +28,12 @@ CONFIGURED = {
     "ECS_S3_ACCESS_IAM_ROLE": ROLE,
     "BATCH_CONTAINER_IMAGE": f"{REGISTRY}/chess-grpo:cpu",
 }
-ENVIRONMENT = {"MLFLOW_TRACKING_URI": "https://mlflow.internal", "CHESS_GRPO_SECRETS": "chess/tracking"}
+ENVIRONMENT = {
+    "MLFLOW_TRACKING_URI": "https://mlflow.internal",
+    "CHESS_GRPO_SECRETS": "chess/tracking",
+    "CHESS_GRPO_BATCH_GPU_QUEUE": "cpus",
+    "CHESS_GRPO_BATCH_GPU_IMAGE": f"{REGISTRY}/chess-grpo:cpu",
+}
 
 
 def policy(*actions: str) -> str:
@@ -63,8 +68,10 @@ def account(_quick_clients: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
         monkeypatch.setattr(metaflow_config, name, value)
     monkeypatch.setattr(metaflow_config, "DEFAULT_METADATA", "local")
     from moto.iam.responses import IamResponse
+    from moto.servicequotas.models import ServiceQuotasBackend
 
     monkeypatch.setattr(IamResponse, "simulate_principal_policy", simulate_principal_policy, raising=False)
+    monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", lambda *_, **__: {"Value": 4.0})
     with mock_aws():
         import boto3
 
@@ -112,6 +119,7 @@ def test_all_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch) ->
     ("change", "environment", "what", "reason"),
     [
         ({"DATASTORE_SYSROOT_S3": "s3://other/metaflow"}, {}, "batch bucket", "NoSuchBucket.*METAFLOW_DATASTORE_SYSROOT_S3"),
+        ({"DATASTORE_SYSROOT_S3": "bucket/metaflow"}, {}, "batch bucket", "METAFLOW_DATASTORE_SYSROOT_S3=bucket/metaflow: .*s3://BUCKET"),
         ({"BATCH_JOB_QUEUE": "gone"}, {}, "batch queues", "METAFLOW_BATCH_JOB_QUEUE=gone is not there"),
         ({}, {"CHESS_GRPO_BATCH_GPU_QUEUE": "off"}, "batch queues", "CHESS_GRPO_BATCH_GPU_QUEUE=off is DISABLED"),
         ({"ECS_S3_ACCESS_IAM_ROLE": f"{ROLE}-gone"}, {}, "batch role", "NoSuchEntity.*METAFLOW_ECS_S3_ACCESS_IAM_ROLE"),
@@ -133,7 +141,7 @@ def test_what_the_account_does_not_have_is_named(
 
 @pytest.mark.usefixtures("account")
 def test_a_password_of_this_machine_is_not_sent_and_the_user_is_told() -> None:
-    environment = {"MLFLOW_TRACKING_URI": "https://mlflow.internal", "MLFLOW_TRACKING_PASSWORD": "hunter2"}
+    environment = {**ENVIRONMENT, "CHESS_GRPO_SECRETS": "", "MLFLOW_TRACKING_PASSWORD": "hunter2"}
     [note] = prepare(RUN, environment)
     assert "MLFLOW_TRACKING_PASSWORD" in note
     assert "hunter2" not in note
@@ -159,11 +167,9 @@ def test_a_bucket_that_may_not_be_listed_written_and_deleted_in_fails(rights: tu
 def test_the_policy_of_launchers_has_every_right_that_the_checks_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import boto3
     from botocore.client import BaseClient
-    from moto.servicequotas.models import ServiceQuotasBackend
 
     text = LAUNCHER.read_text().replace("BUCKET", "bucket").replace("ROLE", "role")
     boto3.client("iam").put_user_policy(UserName=USER, PolicyName="own", PolicyDocument=text)
-    monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", lambda *_, **__: {"Value": 4.0})
     asked, call = set(), BaseClient._make_api_call
 
     def record(client: Any, operation: str, given: dict[str, Any]) -> Any:
@@ -171,7 +177,7 @@ def test_the_policy_of_launchers_has_every_right_that_the_checks_ask_for(monkeyp
         return call(client, operation, given)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", record)
-    checks = account_checks({**ENVIRONMENT, "CHESS_GRPO_BATCH_GPU_QUEUE": "cpus"}, "batch")
+    checks = account_checks(ENVIRONMENT, "batch")
     assert [(check.what, check.detail) for check in checks if not check.is_fine or check.is_warning] == []
     assert len(asked) > 8
     # GetCallerIdentity needs no right.
@@ -195,11 +201,21 @@ def test_rights_and_a_quota_that_are_too_small_warn(monkeypatch: pytest.MonkeyPa
         UserName=USER, PolicyName="own", PolicyDocument=policy("s3:*", "batch:Describe*", "batch:SubmitJob")
     )
     monkeypatch.setattr(ServiceQuotasBackend, "get_service_quota", lambda *_, **__: {"Value": 0.0})
-    checks = account_checks({**ENVIRONMENT, "CHESS_GRPO_BATCH_GPU_QUEUE": "cpus"}, "batch")
+    checks = account_checks(ENVIRONMENT, "batch")
     assert all(check.is_fine for check in checks)
     rights, quota = (check.detail for check in checks if check.is_warning)
     assert "launcher lacks batch:RegisterJobDefinition, batch:TerminateJob, iam:PassRole (docs/aws.md)" in rights
     assert "0 vCPUs" in quota
+
+
+@pytest.mark.parametrize("place", ["batch", "kubernetes"])
+@pytest.mark.usefixtures("account")
+def test_a_folder_as_the_store_and_a_gpu_without_a_queue_of_its_own_warn(place: str) -> None:
+    environment = {**ENVIRONMENT, "CHESS_GRPO_STORE": "/home/me/store", "CHESS_GRPO_BATCH_GPU_QUEUE": ""}
+    found = {check.what: check.detail for check in account_checks(environment, place) if check.is_warning}
+    assert "CHESS_GRPO_STORE=/home/me/store is a folder" in found.pop(f"{place} store")
+    assert ("CHESS_GRPO_BATCH_GPU_QUEUE" in found.pop("batch GPU")) if place == "batch" else not found
+    assert not found
 
 
 @pytest.mark.usefixtures("account")

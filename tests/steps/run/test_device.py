@@ -8,7 +8,7 @@ import pytest
 import torch
 from made_runs import machine_of
 
-from steps.run.device import torch_device
+from steps.run.device import DeviceError, torch_device
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +32,12 @@ def test_on_the_cpu_gradients_of_an_index_are_the_same_bits_with_several_threads
     first = gradient()
     assert all(torch.equal(gradient(), first) for _ in range(20))
     assert torch.are_deterministic_algorithms_enabled()
+
+
+@pytest.mark.parametrize(("is_container", "remedy"), [(False, "set CHESS_GRPO_DEVICE=cpu"), (True, "resources.training.num_gpus = 0")])
+def test_a_gpu_that_is_not_there_is_told_with_what_helps_there(
+    is_container: bool, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match=remedy):
+        torch_device(replace(machine_of(tmp_path), device="cuda", is_container=is_container))

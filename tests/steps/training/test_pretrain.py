@@ -13,6 +13,7 @@ from grpo.base import seeding
 from grpo.base.files import read_json
 from grpo.base.seeding import named_seed
 from grpo.dataset.table import Split, board_arrays
+from grpo.language.generate.answers import TooLongError
 from grpo.language.learn.parse_rate_gate import UnreadableError
 from grpo.language.model.policy import LanguagePolicy
 from grpo.policy import policy as policies
@@ -39,8 +40,8 @@ def network() -> Settings:
     )
 
 
-def language(*, min_parse_rate: float, num_steps: int) -> Settings:
-    small = f"language = {{small_width = 32, small_num_layers = 1, max_answer_tokens = 100, min_parse_rate = {min_parse_rate}}}"
+def language(*, min_parse_rate: float, num_steps: int, max_tokens: int = 100) -> Settings:
+    small = f"language = {{small_width = 32, small_num_layers = 1, max_answer_tokens = {max_tokens}, min_parse_rate = {min_parse_rate}}}"
     pretrain = f"pretrain = {{num_steps = {num_steps}, batch_size = 8, learning_rate = 4e-3, steps_per_validation = 2}}"
     return read_settings(f'preset = "{TEST}"\npolicy.kind = "language"\n{pretrain}\n{small}')
 
@@ -82,6 +83,12 @@ def test_a_language_model_is_left_with_answers_and_a_report(boards: Path, tmp_pa
     assert [record.step for record in told.records] == [2, 4, 4]
     assert {"language/imitation_loss", "language/parse_rate/move", "language/legal_rate"} <= told.metrics.keys()
     assert (folder / ANSWERS).is_file()
+
+
+def test_a_limit_that_would_cut_the_answers_to_imitate_is_refused_before_imitation(boards: Path, tmp_path: Path) -> None:
+    with pytest.raises(TooLongError, match=r"would be truncated: raise language\.max_answer_tokens \(now 16\) to \d+ or more"):
+        pretrained(boards, tmp_path, language(min_parse_rate=0.0, num_steps=4, max_tokens=16))
+    assert list((tmp_path / "output").iterdir()) == []
 
 
 def test_random_weights_get_no_further_and_leave_nothing(boards: Path, tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_the_best_answer_gives_the_regret_of_the_best_move_and_the_drawn_ones_th
 
 
 def test_each_task_must_pass_the_gate_and_only_those_that_do_not_are_named() -> None:
-    def refuse(*, move: float, environment: float) -> None:
-        rest = {"low": 0.7, "high": 0.9, "num": 50, "legal_rate": None, "truncated": 0.0, "example": "e2e4 is good"}
+    def refuse(*, move: float, environment: float, truncated: float = 0.0) -> None:
+        rest = {"low": 0.7, "high": 0.9, "num": 50, "legal_rate": None, "truncated": truncated, "example": "e2e4 is good"}
         rates = {TextTask.MOVE: ParseRate(rate=move, **rest), TextTask.ENVIRONMENT: ParseRate(rate=environment, **rest)}
         refuse_unreadable(rates, LanguageConfig(min_parse_rate=0.8), num_steps=300)
 
@@ -87,3 +87,6 @@ def test_each_task_must_pass_the_gate_and_only_those_that_do_not_are_named() -> 
     with pytest.raises(UnreadableError, match=r"environment task: parse rate 0\.78") as refusal:
         refuse(move=0.82, environment=0.78)
     assert "move task" not in str(refusal.value)
+    assert "max_answer_tokens" not in str(refusal.value)
+    with pytest.raises(UnreadableError, match=r"or raise language\.max_answer_tokens = 144, which cut 75 % of the answers"):
+        refuse(move=0.82, environment=0.2, truncated=0.75)

@@ -81,6 +81,15 @@ def test_only_answers_are_learned(legal_moves: bool) -> None:
     assert policy.pad_id == policy.end_id, "padding that is the end does not hide the end"
 
 
+def test_validation_reads_no_more_answers_at_once_than_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, examples, sizes, sums = new_policy(), boards(Split.VALIDATION).draw(numpy_stream(0, "test"), 8), list[int](), imitation._sums
+    expected = validation_losses(policy, examples)
+    monkeypatch.setattr(imitation, "_sums", lambda *given: [sizes.append(len(given[1])), sums(*given)][1])
+    policy.config = TINY.model_copy(update={"answers_per_forward": 3})
+    assert validation_losses(policy, examples) == pytest.approx(expected, rel=1e-5)
+    assert sizes == [3, 3, 2]
+
+
 def test_a_loss_that_is_no_number_stops_it_by_name() -> None:
     policy = new_policy()
     policy.network.transformer.wte.weight.data[:] = torch.nan

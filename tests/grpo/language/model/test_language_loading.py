@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_models import gpt2, llama
+from made_models import byte_pair_tokenizer, gpt2, llama
+from tokenizers import normalizers
+from transformers import MambaConfig, MambaForCausalLM
 
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.loading import LanguageModelError, hub_commit
@@ -75,6 +77,24 @@ def endless(folder: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": None}))
 
 
+def other_shape(folder: Path) -> None:
+    path = gpt2(folder) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "n_embd": 32}))
+
+
+def prepending(folder: Path) -> None:
+    tokenizer = byte_pair_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Prepend(" ")
+    gpt2(folder, tokenizer)
+
+
+def mamba(folder: Path) -> None:
+    size = {"hidden_size": 16, "state_size": 4, "num_hidden_layers": 1, "expand": 2, "conv_kernel": 2, "time_step_rank": 2}
+    tokenizer = byte_pair_tokenizer()
+    MambaForCausalLM(MambaConfig(vocab_size=len(tokenizer), **size)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -83,8 +103,11 @@ def endless(folder: Path) -> None:
         (lambda folder: (gpt2(folder) / "model.safetensors").write_bytes(b"torn"), "header too small"),
         (without("tokenizer.json", "tokenizer_config.json"), "the tokenizer is missing or loses text"),
         (endless, "no end-of-text token"),
+        (other_shape, r"weights are missing in its files or have another shape \("),
+        (mamba, "mamba model has no key-value cache"),
+        (prepending, r"otherwise .* set language\.lists_moves = false or language\.legal_moves = false"),
     ],
-    ids=["empty", "foreign tokenizer", "torn", "no tokenizer", "no end"],
+    ids=["empty", "foreign tokenizer", "torn", "no tokenizer", "no end", "other shape", "no cache", "prepending"],
 )
 def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_path: Path) -> None:
     make(tmp_path / "model")
