@@ -2,7 +2,7 @@
 
 - Entropy: of the policy's moves at temperature T = 1, in nats.
 - Reference: the frozen policy that the KL compares with.
-- Recovery: steps whose loss also has KL(reference || policy), until mean entropy is at least `HEALTHY_ENTROPY`.
+- Recovery: steps whose loss also has KL(reference || policy).
 """
 
 import copy
