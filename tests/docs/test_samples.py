@@ -77,7 +77,7 @@ def test_each_mean_of_the_results_page_is_that_of_its_seeds_with_the_wider_inter
     for label in ("as played", "ladder gain as played, 120 pairs each"):
         assert (mean := mean_of(language[label])) in whole
         assert mean in measured()["language model against its own start, seeds 71 to 73"].replace("**", "")
-    assert len(parts) == 5
+    assert len(parts) == 7
     for mean, _, seeds in parts:
         assert f"{mean}]" == mean_of(seeds)
 
