@@ -68,7 +68,7 @@ def comparison(first: Results, second: Results) -> Iterator[str]:
         yield "An interval that contains 0 neither shows nor excludes a difference. Among many rows, one may mislead by chance."
         yield "Intervals count A and B as independent, so shared boards and openings make them too wide; ratings count the ladder as exact."
     if reused:
-        yield f"Measured once, because the later run reused the output: {'; '.join(reused)}."
+        yield f"Equal outputs, reused or computed again: {'; '.join(reused)}."
     if not_compared:
         reasons = [f"{reason}: {', '.join(names)}" for reason, names in not_compared.items()]
         yield f"Not comparable: {'; '.join(reasons)}."

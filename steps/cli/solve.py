@@ -75,6 +75,11 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
     if not num_exercises:
         reason = left_out or "the file is empty"
         raise SourceError(f"{file.uri}: nothing to solve ({reason}); give puzzles, or EPD with best moves (bm) or moves to avoid (am)")
-    shown = [group for group in sorted(num_exercises) if not group or num_exercises[group] >= _MIN_OF_GROUP]
+    shown = [group for group in sorted(num_exercises, key=_in_order) if not group or num_exercises[group] >= _MIN_OF_GROUP]
     rows = text_table([(group or "solved", solved_fraction(num_solved[group], num_exercises[group])) for group in shown], indent="  ")
     return "\n".join([rows, *([f"  answers: {answers}"] if answers.num_answers else []), *([f"  {left_out}"] if left_out else [])])
+
+
+def _in_order(group: str) -> tuple[bool, bool, int, str]:
+    is_band = group[:1].isdigit()
+    return group != "", not is_band, int(group.partition("-")[0]) if is_band else 0, group

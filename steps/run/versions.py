@@ -16,6 +16,7 @@ from steps.run.code import ROOT, code_hash
 from steps.run.step import Step
 
 LOCK: Final = ROOT / "steps" / "run" / "requirements-run.lock"
+_CODE_PATHS: Final = ("flows", "steps", "grpo", "data_checks", "pyproject.toml", "requirements-run.lock")
 CODE: Final = "_CHESS_GRPO_CODE"  # Environment variable: the launcher's CodeFacts (JSON), for containers without git.
 
 
@@ -59,7 +60,7 @@ def describe_code() -> CodeFacts:
         return CodeFacts(commit=launched["commit"], is_dirty=launched["is_dirty"], lock=lock)
     try:
         commit = _git("rev-parse", "HEAD")
-        is_dirty = bool(_git("status", "--porcelain"))
+        is_dirty = bool(_git("status", "--porcelain", "--", *_CODE_PATHS))
     except (OSError, subprocess.CalledProcessError):
         return CodeFacts(commit="unknown", is_dirty=True, lock=lock)
     return CodeFacts(commit=commit, is_dirty=is_dirty, lock=lock)

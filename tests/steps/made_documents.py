@@ -146,7 +146,7 @@ def write_outputs(root: Path, reports: Mapping[str, Mapping[str, Any]], *, book:
         if step == "select":
             write_json(folder / DECISIONS, {"num_boards": 30, "improved": [], "worsened": [], "worst": [], "best": []})
             (folder / CHAMPION).mkdir()
-            write_facts(folder / CHAMPION, {"kind": "network", "width": 64}, [WEIGHTS])
+            write_facts(folder / CHAMPION, {"kind": "network", "network": "replies", "width": 64}, [WEIGHTS])
         if step == "finetune":
             (folder / FINDINGS).parent.mkdir()
             write_document(folder / FINDINGS, DIAGNOSIS)

@@ -82,7 +82,7 @@ def weights_at(step: int) -> bytes:
 def write_policy(folder: Path, step: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / WEIGHTS).write_bytes(weights_at(step))
-    write_facts(folder, {"kind": "network", "width": 64}, [WEIGHTS])
+    write_facts(folder, {"kind": "network", "network": "replies", "width": 64}, [WEIGHTS])
 
 
 def write_step(folder: Path, step: str) -> None:

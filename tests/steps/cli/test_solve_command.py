@@ -6,6 +6,8 @@ from pathlib import Path
 import chess
 import pytest
 
+from steps.cli.solve import _in_order
+
 Run = Callable[..., tuple[int, str, str]]
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags"
 ROOKS = "1k6/8/1K6/8/8/8/8/6RR b - - 0 1"
@@ -28,6 +30,10 @@ def test_puzzles_are_told_by_rating_and_theme_and_suites_too_with_what_was_left_
     assert "], 25" in of_puzzles
     assert "left out: 1; the first: puzzles.csv, byte " in of_puzzles
     assert "solved  100.0% [" in of_suite
+
+
+def test_rating_bands_are_in_the_order_of_numbers() -> None:
+    assert sorted(["mate", "1000-1199", "", "800-999"], key=_in_order) == ["", "800-999", "1000-1199", "mate"]
 
 
 def test_what_cannot_be_solved_is_named_with_what_was_left_out(run: Run, tmp_path: Path) -> None:

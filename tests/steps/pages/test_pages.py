@@ -17,7 +17,7 @@ from steps.pages.results import Results, read_results
 from steps.pages.templates import page, verdict_lines
 from steps.report import STEP, body
 
-NETWORK = {"policy": {"kind": "network", "width": 64}}
+NETWORK = {"policy": {"kind": "network", "network": "replies", "width": 64}}
 
 
 @pytest.fixture
@@ -30,6 +30,17 @@ def pages_of(results: Results) -> dict[str, str]:
     texts = {name: page(name, results=results) for name in ("report", "description")}
     card = page("model_card", results=results, run="17", policy_step=100, described=NETWORK, hashes={"weights": "e" * 64})
     return {**texts, "card": card, "terminal": "\n".join(verdict_lines(results)), **notes}
+
+
+def test_the_model_card_says_what_its_network_looks_at(results: Results) -> None:
+    texts = {}
+    for network in ("afterstates", "replies", "own"):
+        described = {**NETWORK, "policy": {**NETWORK["policy"], "network": network}}
+        texts[network] = page("model_card", results=results, run="17", policy_step=100, described=described, hashes={"weights": "e" * 64})
+    replies = "and the likeliest moves also by the opponent's best reply."
+    assert [replies in text for text in texts.values()] == [False, True, False]
+    assert ["two small layers" in text for text in texts.values()] == [True, True, False]
+    assert "grpo/policy/networks/own.py" in texts["own"]
 
 
 def test_the_step_writes_the_document_and_the_page_that_is_made_of_it(tmp_path: Path) -> None:
@@ -143,7 +154,7 @@ def test_text_of_files_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     reports["calibrate"] |= {"engine": EVIL, "note": EVIL}
     reports["select"] |= {"sentence": EVIL}
     results = made_results(tmp_path, reports).model_copy(update={"engine": EVIL, "settings": {EVIL: EVIL, "seed": EVIL}})
-    described = {"policy": {"kind": "network", "width": EVIL}}
+    described = {"policy": {"kind": "network", "network": "replies", "width": EVIL}}
     card = page("model_card", results=results, run=EVIL, policy_step=1, described=described, hashes={EVIL: EVIL})
     for shown in (card, *(page(name, results=results, role="champion") for name in ("report", "report_card", "description", "version"))):
         for bad in ("<script", "](", "`z`", "_a_", "**b**", "~~"):

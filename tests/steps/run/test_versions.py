@@ -284,6 +284,17 @@ def test_the_code_is_described_by_commit_dirty_flag_and_the_images_lock(tmp_path
     assert describe_code() == {"commit": "of the launcher", "is_dirty": False, "lock": described["lock"]}, "in a container"
 
 
+def test_files_beside_the_code_leave_a_checkout_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "ROOT", tmp_path)
+    for words in ("init -q", "-c user.name=a -c user.email=a@b commit -q --allow-empty -m first"):
+        subprocess.run(["git", *words.split()], cwd=tmp_path, check=True)
+    (tmp_path / "games.pgn").touch()
+    assert not describe_code()["is_dirty"]
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "network.py").touch()
+    assert describe_code()["is_dirty"]
+
+
 def test_an_installed_package_gives_the_versions_that_a_checkout_gives(tmp_path: Path) -> None:
     source, installed = tmp_path / "source", tmp_path / "installed"
     for package in ("flows", "steps", "grpo", "data_checks"):
