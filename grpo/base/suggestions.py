@@ -15,10 +15,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question with a trailing space, or "" if no known word is near. Numbers are never suggested.
+    """Return a question and a blank, or "" if no known word is near. Numbers and the word are never suggested.
 
-    >>> nearest("smok", ["laptop", "smoke"]), nearest("1795845951095307", ["1795845951095308"])
-    ('did you mean smoke? ', '')
+    >>> nearest("smok", ["laptop", "smoke"]), nearest("1795845951095307", ["1795845951095308"]), nearest("last", ["last"])
+    ('did you mean smoke? ', '', '')
     """
-    close = difflib.get_close_matches(word, [each for each in known if not each.isdigit()], n=1)
+    close = difflib.get_close_matches(word, [each for each in known if each != word and not each.isdigit()], n=1)
     return f"did you mean {close[0]}? " if close else ""

@@ -87,7 +87,7 @@ def _serve(new_game: Callable[[bool | None], HumanGame], on_finished: Callable[[
     try:
         server = PlayServer(new_game, on_finished=on_finished, port=port)
     except OSError as error:
-        raise ConfigError(f"--port {port}: {error.strerror}; name another port, or leave out --port") from None
+        raise ConfigError(f"--port {port}: {error.strerror}; name another port") from None
     with server:
         click.echo(f"Play here: {server.address}\nOnly this machine can open the address; Ctrl-C ends the server.")
         open_in_browser(server.address)

@@ -1,12 +1,14 @@
 """Command `chess-grpo ui`."""
 
 import os
+import socket
 import sys
 from typing import Final
 from urllib.parse import urlsplit
 
 import click
 
+from grpo.settings.tree import ConfigError
 from steps.cli.options import MAX_PORT
 from steps.run.machine import Machine, sqlite_file
 
@@ -43,6 +45,10 @@ def command(port: int) -> int:
     if is_server:
         click.echo(f"The tracking server has its own UI. All runs:\n{runs_page}")
         return 0
+    try:
+        socket.create_server((_HOST, port)).close()
+    except OSError as error:
+        raise ConfigError(f"--port {port}: {error.strerror}; name another port") from None
     click.echo(f"MLflow UI on {file or machine.shown_uri}, ready in half a minute; Ctrl-C ends it. All runs:\n{runs_page}")
     # Other users see arguments, and the address may hold a password.
     environment = {**os.environ, **_QUIET, "MLFLOW_BACKEND_STORE_URI": machine.tracking_uri}

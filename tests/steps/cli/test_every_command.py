@@ -1,5 +1,6 @@
 """Every command knows the same names of runs and policies; no message has the password of the tracking store's address."""
 
+import socket
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,16 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(home: Pa
         assert wanted in capsys.readouterr().err, words
     with pytest.raises(NotFoundError, match=wanted):
         find_origin("lsat", "smoke", machine)
+
+
+def test_ui_does_not_show_the_page_of_whoever_has_its_port(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(machine_of(home), MadeRun(name="1001", until="pretrain"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(("ui", "--port", str(port))) == 1
+    said = capsys.readouterr()
+    assert f"--port {port}: Address already in use" in said.err
+    assert "All runs" not in said.out
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
