@@ -20,7 +20,7 @@ def command(last: int) -> int:
     machine = Machine.here()
     store = Store.of(machine)
     runs = Runs(store)
-    _close_gone(runs, machine)
+    close_gone(runs, machine)
     newest = list(islice(runs.all(), last + 1))
     if not newest:
         print(f"no runs in {store} yet: `make run CONFIG=smoke` makes a run in 3 to 7 minutes")
@@ -31,7 +31,7 @@ def command(last: int) -> int:
     return 0
 
 
-def _close_gone(runs: Runs, machine: Machine) -> None:
+def close_gone(runs: Runs, machine: Machine) -> None:
     if not (gone := runs.close_gone()):
         return
     from steps.track.publish import SECONDS, publish_all

@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from steps.cli.runs import origin_of, status_of
+from steps.cli.runs import close_gone, origin_of, status_of
 from steps.cli.tables import text_table, when
 from steps.names import CHAMPION, GAMES_PAGE, REPORT_PAGE
 from steps.pages.known import dataset_of, findings_of, results_of
@@ -13,7 +13,7 @@ from steps.pages.results import Results
 from steps.pages.templates import finding_lines, verdict_lines
 from steps.run.commands import pasteable, resume_command
 from steps.run.machine import Machine
-from steps.run.records import Attempt, Run
+from steps.run.records import Attempt, Run, Runs
 from steps.run.store import Store
 from steps.run.terminal import duration
 from steps.track.find import LAST, find_run
@@ -26,7 +26,9 @@ _HASH: Final = 12  # Printed digits of a hash.
 @click.argument("name", metavar="[RUN]", default=LAST)
 def command(name: str) -> int:
     """Show a run (default: the last): status, error, settings, command, steps, results with 95 % intervals, findings, files."""
-    store = Store.of(Machine.here())
+    machine = Machine.here()
+    store = Store.of(machine)
+    close_gone(Runs(store), machine)
     run = find_run(name, store, has=lambda _: True)  # `last` includes running runs.
     results = results_of(run, store)
     print("\n".join([*_head(run, store), *_steps(run), *_results(results), *_findings(run, results, store), "\nFiles and pages"]))
@@ -50,7 +52,7 @@ def _head(run: Run, store: Store) -> Iterator[str]:
     yield text_table([*(row for row in rows.items() if row[1]), *command], indent="  ")
     if run.status in ("failed", "killed"):
         if run.error:
-            yield f"  {run.failed_step}: {run.error}"
+            yield f"  {': '.join(filter(None, (run.failed_step, run.error)))}"
         yield f"  To resume: `{pasteable(resume_command(run.name, run.places))}`"
 
 

@@ -36,10 +36,14 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     make_run(machine, MadeRun(name="1002", settings=FASTER, origin=origin, files=document(folder / "second", score=0.5)))
     files = {"finetune": {FINDINGS: DIAGNOSIS.model_dump(mode="json")}}
     make_run(machine, MadeRun(name="1003", until="screen", ends="failed", error=ERROR, files=files))
-    script = "from steps.run.processes import own_token; print(own_token())"
-    token = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-    make_run(machine, MadeRun(name="1004", until="finetune", ends="running", launcher=token))
+    make_run(machine, MadeRun(name="1004", until="finetune", ends="running", launcher=gone_token()))
     return machine
+
+
+def gone_token() -> str:
+    """Return the token of a process that has ended."""
+    script = "from steps.run.processes import own_token; print(own_token())"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture
@@ -97,6 +101,17 @@ def test_a_failed_run_is_shown_with_step_cause_remedy_and_the_command_that_goes_
     for words in (DATA, "failed in screen", ERROR, "To resume: `", "resume --origin-run-id 1003`", "Diagnosis: kl_trap"):
         assert words in shown, words
     assert "grpo.learning_rate = 0.005" in typed("show", "1002")
+
+
+def test_a_run_whose_processes_are_gone_is_over_before_it_is_shown(
+    tmp_path: Path, published: dict[str, str], console: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CHESS_GRPO_HOME", str(tmp_path / "home"))
+    make_run(machine_of(tmp_path / "home"), MadeRun(name="5", until="finetune", ends="running", launcher=gone_token()))
+    _, out, err = console("show", "5")
+    assert "run 5 is over" in err
+    assert "running" not in out
+    assert "\n  : " not in out
 
 
 def test_the_command_that_goes_on_works_in_every_folder(typed: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
