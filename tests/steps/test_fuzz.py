@@ -15,7 +15,7 @@ from made_runs import MadeRun, machine_of, make_run
 from grpo.base.door import ForeignError
 from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, file_hashes, json_text, seal
-from steps.cli import runs
+from steps.cli import runs, show
 from steps.cli.main import main
 from steps.run.machine import Machine
 from steps.run.records import Runs
@@ -118,7 +118,8 @@ def refused_or_fine(use: Callable[[], Any]) -> bool:
 def test_records(number: int, here: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CHESS_GRPO_HOME", str(here.home))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(runs, "_close_gone", lambda *_: None)  # It is another test's, and imports MLflow.
+    for module in (runs, show):
+        monkeypatch.setattr(module, "close_gone", lambda *_: None)  # It is another test's, and imports MLflow.
     rng, store = random.Random(SEED), Store.of(here)
     records = sorted(path for place in ("runs", "marks") for path in (here.home / place).rglob("*") if path.is_file())
     for _ in range(number):
