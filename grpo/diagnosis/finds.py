@@ -480,11 +480,11 @@ def lost_format(run: Assessment) -> Answer:
     parsed, levels = run.history.series["parsed"], run.history.levels("parsed")
     if levels is None:
         return None
-    most, trend = max(1.0, float(parsed.values.max())), trend_of(parsed.values)  # Above 1: percent, or points of a format reward.
+    most, trend = max(1.0, float(parsed.values.max())), trend_of(parsed.values)  # Above 1: percent or points.
     values, early, late = parsed.values / most, max(levels[0], median(fifth(parsed.values))) / most, levels[1] / most
     is_lost_at_once = not run.history.is_ours and len(values) > 1 and values[0] > 0.5 and values[0] - values[1:].max() > 0.2
     if is_lost_at_once:
-        early = max(early, float(values[0]))
+        early = float(values[0])
     # A format reward can have a maximum below 1, so low values have a relative limit.
     least = 0.2 if run.history.is_ours or early > 0.5 else max(0.4 * early, 0.05)
     is_noise = not run.is_live and len(parsed) >= 15 and trend.change >= 0 and not trend.has_lost and not is_lost_at_once

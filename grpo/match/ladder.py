@@ -256,7 +256,6 @@ def place_on_ladder(
     - Probes (short matches) give each player a first rating, by a binary search over the rungs.
     - All players then meet the two rungs nearest to the mean of the first ratings. Only these games give the final ratings.
     - `evaluation.num_rung_pairs` sets the number of openings. Two players play the same openings.
-
     """
     assert len(openings) >= num_openings_to_place(num_players, config)
     num_probe_pairs = config.num_probe_pairs

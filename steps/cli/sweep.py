@@ -90,7 +90,7 @@ def _text(value: Estimate | None) -> str:
 
 def inputs_of(machine: Machine) -> Callable[[Settings], dict[str, str]]:
     """Return a function: settings -> hashes of a run's code, packages, engine and files."""
-    from steps.run.outside import OUTSIDE  # Slow.
+    from steps.run.outside import OUTSIDE
 
     known: dict[str, dict[str, str]] = {}
 
