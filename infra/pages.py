@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -102,7 +103,7 @@ def pages() -> dict[str, str]:
     messages = (DOCS / _MESSAGES).read_text(encoding="utf-8")
     start = messages.index("finding | means | advice")  # The page ends with the table.
     aws = (DOCS / _AWS).read_text(encoding="utf-8")
-    before, _, after = aws.partition("machines | boards/hour")  # The page has text behind the table.
+    before, _, after = aws.partition("machines | boards/hour")
     after = after.split("\n\n", 1)[1]
     findings = ((f'<a id="{check.name}"></a>{check.name}', check.means, check.advice) for check in CHECKS)
     return {
@@ -132,7 +133,9 @@ def _brief(meaning: str) -> str:
 def _value(default: Any) -> str:
     if isinstance(default, TaskResources):
         return ", ".join(map(str, default.model_dump().values()))
-    return "required" if default is PydanticUndefined else str(list(default) if isinstance(default, tuple) else default)
+    if default is None or default is PydanticUndefined:
+        return "required" if default is PydanticUndefined else ""
+    return str(default) if isinstance(default, str) else json.dumps(default)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class GrpoConfig(Section):
     kl_coefficient: NotNegative = 0.03
     """Coefficient of KL(policy || reference). At 0, the policy unlearns to win won positions (docs/results.md)."""
     kl_target: Positive | None = None
-    """Target of the KL in nats, to which the KL coefficient adapts; None keeps the coefficient."""
+    """Target of the KL in nats, to which the KL coefficient adapts; if unset, the coefficient stays."""
 
     critical_entropy: NotNegative = 0.2
     """Entropy is critical if its mean over ten steps, in nats at T = 1, is lower; 0 turns the check off."""

@@ -261,7 +261,7 @@ def settings_over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings
     except ValidationError as error:
         problems = error.errors()
         # Pydantic reports a tuple with a bad item twice: at the item, and at the tuple as too short. Only the deeper problem is kept.
-        # A contradiction between sections, at the location (), is always kept.
+        # Contradictions between sections have the location ().
         deeper = {problem["loc"][:depth] for problem in problems for depth in range(len(problem["loc"]))}
         raise ConfigError(
             "\n".join(_explain(problem) for problem in problems if problem["loc"] not in deeper or not problem["loc"])
@@ -289,6 +289,7 @@ def _resolved(keys: dict[str, Any], seen: tuple[str, ...]) -> tuple[str, dict[st
 
 def _parse(text: str, *, where: str = "") -> dict[str, Any]:
     try:
+        text = text.removeprefix("\ufeff")
         given = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
@@ -299,14 +300,16 @@ def _parse(text: str, *, where: str = "") -> dict[str, Any]:
 
 
 def _error_text(text: str, error: Exception) -> str:
-    """Return the message with the line that it names. If the line's value lacks quotes, return the line with quotes instead."""
+    """Return the message with the line that it names, or the remedy for a value without quotes."""
     words = str(error).replace("Cannot overwrite a value", "a key is given twice")
     lines, number = text.splitlines(), re.search(r"line (\d+)", words)
     if number is None or not lines:
         return words
     line = lines[min(int(number[1]), len(lines)) - 1].strip()
     if bare := re.fullmatch(r"([\w.]+)\s*=\s*([A-Za-z_][^\s\"']*)", line):
-        words = f"text needs double quotes; in a shell, put single quotes around the setting: '{bare[1]} = \"{bare[2]}\"'"
+        quoted = f"text needs double quotes; in a shell, put single quotes around the setting: '{bare[1]} = \"{bare[2]}\"'"
+        literals = {"true": "write true", "false": "write false", "none": f"TOML has no None: leave {bare[1]} out"}
+        words = literals.get(bare[2].lower(), quoted)
     return f"{words} (line {number[1]}: {line})"
 
 

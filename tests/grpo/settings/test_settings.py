@@ -22,6 +22,9 @@ BAD_SETTINGS = (
     ('boards.exclude = ["https://h/x.epd?key=hunter2"]', "settings: https://h/x.epd: give this address without a user or a query"),
     ("boards.files = 3", "boards.files = 3: input should be a list, in square brackets"),
     ('{"seed": 1', "not readable: Expecting ',' delimiter: line 1 column 11 (char 10) (line 1: {\"seed\": 1); write TOML"),
+    ("grpo.kl_target = None", "TOML has no None: leave grpo.kl_target out (line 1: grpo.kl_target = None)"),
+    ("language.legal_moves = False", "write false (line 1: language.legal_moves = False)"),
+    ('boards.files = ""', "boards.files.0 = '': string should have at least 1 character"),
     # Contradictions.
     ("boards.num_train = 100", "boards: num_train must be a multiple of 3"),
     ("boards.min_rating = 1500", "boards: min_rating and time_controls need files ="),
@@ -93,6 +96,12 @@ def test_the_default_preset_is_the_defaults_and_nothing_given_is_the_default_pre
 def test_settings_written_out_in_full_are_read_back_equal(name: str) -> None:
     settings = read_settings(name)
     assert read_settings(settings.model_dump_json()) == settings
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_as_windows_editors_write_it(tmp_path: Path) -> None:
+    marked = tmp_path / "marked.toml"
+    marked.write_text('preset = "smoke"\nseed = 3', encoding="utf-8-sig")
+    assert read_settings(f'preset = "{marked}"').seed == read_settings(marked.read_text(encoding="utf-8")).seed == 3
 
 
 def test_a_preset_may_be_a_file_that_is_laid_over_another(tmp_path: Path) -> None:
