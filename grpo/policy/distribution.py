@@ -107,7 +107,9 @@ class MoveDistribution:
     @classmethod
     def from_logits(cls, logits_BA: Tensor, is_legal_BA: Tensor, *, temperature: float) -> Self:
         """Compute softmax(logits / temperature) over the legal moves, in float32 or better."""
-        assert logits_BA.shape == is_legal_BA.shape
+        assert logits_BA.shape == is_legal_BA.shape, (
+            f"logits have the shape {tuple(logits_BA.shape)}, legal moves {tuple(is_legal_BA.shape)}"
+        )
         precise = logits_BA if logits_BA.dtype == torch.float64 else logits_BA.float()
         log_probs = (precise / temperature).masked_fill(~is_legal_BA, -torch.inf).log_softmax(dim=1)
         return cls(log_probs=log_probs.masked_fill(~is_legal_BA, 0.0), is_legal=is_legal_BA)

@@ -10,15 +10,18 @@ from grpo.board.actions import action_move
 from grpo.policy.distribution import PositionBatch
 from grpo.policy.files import IncompatibleError
 from grpo.policy.networks import is_network
-from grpo.policy.policy import NetworkPolicy
+from grpo.policy.policy import NetworkPolicy, new_policy
 from grpo.settings.tree import Settings
 
 
 def check(settings: Settings) -> str:
-    """Raises IncompatibleError for a missing network."""
+    """Try the network on a position. Raises IncompatibleError for a missing network."""
     name = settings.policy.network
     if not is_network(name):
         raise IncompatibleError(f"policy.network = {name!r}: put it into grpo/policy/networks/{name}.py")
+    policy = new_policy(settings.policy, seed=0, device=torch.device("cpu"))
+    with torch.no_grad():
+        policy.distribution(PositionBatch.from_boards([chess.Board()]), temperature=1.0)
     return f"policy.network = {name!r}"
 
 

@@ -157,8 +157,8 @@ def weights_hash(policy: Policy) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    # Not `save_file`, because its error for a full disk has no errno.
-    path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata))
+    # Not `save_file`, because its error for a full disk has no errno. `save` refuses tensors that share memory.
+    path.write_bytes(save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, metadata))
 
 
 def _numbers_hash(tensor: Tensor) -> str:

@@ -120,7 +120,7 @@ class DatasetStates:
         `prepared` (`NetworkPolicy.prepared` of the reference) only saves time.
         """
         positions = PositionBatch.from_arrays(arrays)
-        values, phases = torch.from_numpy(arrays.values), torch.from_numpy(arrays.phases)
+        values, phases = torch.from_numpy(arrays.values).float(), torch.from_numpy(arrays.phases)
         has_choice = positions.is_legal.sum(1) > 1
         self._all = States(positions=positions, values=values, phases=phases).select_rows(has_choice.nonzero()[:, 0])
         if len(self._all) < states_per_step:

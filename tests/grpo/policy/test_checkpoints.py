@@ -14,6 +14,7 @@ import torch
 from doubles import CPU, TINY, NetworkTrainer, fake_arrays, some_boards, trainer_of
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from grpo.base.files import MANIFEST, CorruptError, read_json, write_json, write_manifest
 from grpo.policy.checkpoints import (
@@ -26,7 +27,7 @@ from grpo.policy.checkpoints import (
     save_checkpoint,
 )
 from grpo.policy.files import FACTS, WEIGHTS, IncompatibleError, action_table_hash
-from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash
+from grpo.policy.policy import NetworkPolicy, new_policy, weights_hash, write_tensors
 from grpo.settings.grpo import GrpoConfig
 
 ORIGIN = {"dataset": "abc", "settings": {"seed": 3, "rates": [1e-4, 0.1]}}
@@ -74,6 +75,16 @@ def test_a_damaged_file_is_refused_by_name(name: str, folder: Path) -> None:
     (folder / name).write_bytes(content)
     with pytest.raises(CorruptError, match=f"{folder / name} is changed since it was written"):
         load(folder)
+
+
+def test_a_network_whose_layers_share_weights_is_saved_and_read_back(tmp_path: Path) -> None:
+    written, read = (new_policy(TINY, seed=seed, device=CPU) for seed in (1, 2))
+    for policy in (written, read):
+        policy.network.tied = torch.nn.Linear(4, 4)
+        policy.network.again = policy.network.tied
+    write_tensors(tmp_path / WEIGHTS, written.network.state_dict())
+    read.network.load_state_dict(load_file(tmp_path / WEIGHTS))
+    assert weights_hash(read) == weights_hash(written)
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE])

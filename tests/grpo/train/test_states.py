@@ -1,5 +1,7 @@
 """States to learn from: every board keeps its own moves, values and phase, and is shown one way and its mirror image the other."""
 
+from dataclasses import replace
+
 import chess
 import pytest
 import torch
@@ -38,6 +40,13 @@ def test_boards_with_one_legal_move_are_left_out_and_too_few_are_refused() -> No
     assert set(names_of(states)) == {name_of(board) for board in BOARDS[:10]}
     with pytest.raises(PlainError, match=r"has 10 boards with at least two legal moves; a step uses 11: lower grpo\.states_per_step"):
         source_of(arrays, size=11)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float64"])
+def test_values_of_any_type_are_learned_as_float32(dtype: str) -> None:
+    values = source_of(replace(ARRAYS, values=(ARRAYS.values > 0.5).astype(dtype))).states(0).values
+    assert values.dtype == torch.float32
+    assert values.equal(source_of(replace(ARRAYS, values=(ARRAYS.values > 0.5).astype("float32"))).states(0).values)
 
 
 def test_boards_that_the_engine_failed_on_are_dropped_and_counted_and_others_keep_their_own_values() -> None:

@@ -33,6 +33,9 @@ def test_a_network_of_ones_own_is_trained_saved_and_played(tmp_path: Path, monke
     with pytest.raises(PlainError, match=r"grpo/policy/networks/linear\.py"):
         kind.check(given)
     monkeypatch.setattr(networks, "__path__", [*networks.__path__, str(tmp_path / "networks")])
+    (tmp_path / "networks" / "wide.py").write_text(code.replace(".gather(1, positions.action_ids)", ""))
+    with pytest.raises(AssertionError, match=r"logits have the shape \(1, \d+\), legal moves \(1, 20\)"):
+        kind.check(Settings.model_validate(given.model_dump() | {"policy": {"network": "wide"}}))
     assert NAME in kind.check(given)
     prepare(tmp_path / "inputs")
     pretrain.body(work_in(tmp_path / "pretrained", given, inputs={"join_boards": tmp_path / "inputs" / "boards"}))
