@@ -23,7 +23,8 @@ _ONE_TAG: Final = re.compile(r'\[\s*(\w+)\s+"([^"]*)"\s*\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
 _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a comment or nothing.
 _EVENT: Final = re.compile(r'(?=\[Event ")')
-_FIRST_MOVE: Final = re.compile(r"(?:1\s*\.?\s*)?[a-hN]")
+_FIRST_MOVE: Final = re.compile(r"(1\s*\.?\s*)?[a-hN]")
+_SQUARE: Final = re.compile("[a-h][1-8]")
 _BRACE: Final = re.compile("[{}]")
 _NOT_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
 # Unread text in a word without its moves: python-chess reads f3 in `Sf3` (German for Nf3), and skips `ed` and `o-o`.
@@ -64,7 +65,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} characters")
             number += 1
             continue
-        games = io.StringIO(text)  # Usually one game.
+        games = io.StringIO(text)
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -82,24 +83,27 @@ def read_games(
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
     """Yield each game's text, or None for a game of more than `MAX_LINE` characters.
 
-    A game ends at a blank line after its moves (as in python-chess), or before a second Event tag, a tag that follows no tag, or a first
-    move after a result.
+    A game ends at a blank line after its moves (as in python-chess), or before a second Event tag, a tag that follows no tag, or
+    another first move: with number 1 outside of variations, or after a result.
     """
     lines: list[str] = []
-    size, is_after_tag, has_moves, is_over = 0, False, False, False
+    size, depth, is_after_tag, has_moves, is_begun, is_over = 0, 0, False, False, False, False
     for line, is_comment in _marked(_lines(stream)):
         is_blank = line.isspace()
         begins_tags = lines and _TAG_START.match(line) and (not is_after_tag or (_EVENT.match(line) and _EVENT.match(lines[0])))
-        if not is_comment and (has_moves if is_blank else begins_tags or (is_over and _FIRST_MOVE.match(line))):
+        first = _FIRST_MOVE.match(line)
+        begins_moves = first and is_begun and (is_over or (first[1] and not depth))
+        if not is_comment and (has_moves if is_blank else begins_tags or begins_moves):
             yield "".join(lines) if size <= MAX_LINE else None
-            lines, size, has_moves, is_over = [], 0, False, False
+            lines, size, depth, has_moves, is_begun, is_over = [], 0, 0, False, False, False
         if is_blank and not (is_comment or has_moves):  # Here python-chess could end the game.
             continue
         if size <= MAX_LINE:
             lines.append(line)
         size += len(line)
         if moves := _NOT_MOVES.sub("", line.partition("}")[2] if is_comment else line).strip():
-            has_moves, is_over = True, bool(_ENDS_GAME.search(moves))
+            has_moves, is_begun, is_over = True, is_begun or bool(_SQUARE.search(moves)), bool(_ENDS_GAME.search(moves))
+            depth += moves.count("(") - moves.count(")")
         if is_comment or not (is_blank or line[0] in "%;"):  # Blank, `%` and `;` lines may stand between tags.
             is_after_tag = line[0] == "[" and not is_comment
     if lines:

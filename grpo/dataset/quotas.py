@@ -53,7 +53,7 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    """`JoinedBoards` explains the fields without a comment."""
+    """`JoinedBoards` explains the other fields."""
 
     games: int = 0
     rejected: Counter[str] = field(default_factory=Counter)  # Reason, `filtered: SETTING` or `variant: NAME` -> games or lines.

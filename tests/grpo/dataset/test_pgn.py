@@ -112,6 +112,11 @@ COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1.
         # A game on each line, or from a result to the next first move.
         ("1. e4 e5 1-0\n1.d4 d5 *\nc4 c5 ½-½ {agreed}\n; note\n1 Nf3 Nf6 0-1\n", [(2, "1-0"), (2, "*"), (2, "*"), (2, "0-1")]),
         (HEADER + "\n1. e4 e5 (1... c5\n1-0 {or so}\n) 2. Nf3 1-0 {not\n1. d4 d5 0-1\n1. c4}\n", [(3, "1-0")]),
+        ("1. e4 e5 (1... c5)\n1.d4 {yes\n1. c4} d5\n2. c4\n1 Nf3 Nf6\n", [(2, "*"), (3, "*"), (2, "*")]),
+        # Text before the moves costs no tags.
+        (HEADER + '[Variant "Atomic"]\n\n{a {b} c}\n1. e4 e5 *\n', [Reason.VARIANT]),
+        (HEADER + '[Variant "Atomic"]\n\n1-0\n1. e4 e5 *\n', [Reason.VARIANT]),
+        (HEADER + "\n1. e4 {oh} (\n1. d4 d5 (1... Nf6)\n) \n1. ... e5\n1... {said} *\n", [(2, "*")]),
         (HEADER.replace("\n", "\r") + "\r1. e4 e5\r2. Nf3 *\r\r" + HEADER.replace("\n", "\r") + "\r1. d4 *\r", [(3, "*"), (1, "*")]),
     ],
 )
@@ -161,7 +166,7 @@ LONG = "x" * MAX_LINE
     [
         HEADER + f"\n1. e4 {{{LONG}}} e5 *\n\n",  # A line.
         HEADER + "\n1. e4 {\n" + "a comment of many lines\n\n" * (MAX_LINE // 20) + "} e5 *\n\n",
-        HEADER + "\n" + "1. Nf3 Nf6 2. Ng1 Ng8\n" * (MAX_LINE // 20) + "*\n\n",
+        HEADER + "\n" + "Nf3 Nf6 2. Ng1 Ng8\n" * (MAX_LINE // 15) + "*\n\n",
         HEADER + f'[Annotator "{LONG}"]\n[TimeControl "60"]\n\n1. e4 e5 *\n\n',
     ],
 )
