@@ -18,7 +18,7 @@ _LABELS: Final = {"game": "the move played", "engine": "Stockfish's best move"}
 
 
 def summary_markdown(report: DatasetReport, dataset: JoinedBoards, cells: Mapping[str, Mapping[str, int]]) -> str:
-    """Return Markdown of at most about 5,000 characters. `cells`: phase -> split -> boards."""
+    """`cells`: phase -> split -> boards."""
     lines = [
         f"**{_escaped(report.verdict[:1].upper() + report.verdict[1:])}.** {_size(dataset)}",
         "",

@@ -18,21 +18,25 @@ from grpo.dataset.streams import MAX_LINE, lines_of
 from grpo.settings.tree import BoardsConfig, TimeControl
 
 MAX_RATING: Final = 4_000
-_TAG_START: Final = re.compile(r'\[\w+\s+"')
-_ONE_TAG: Final = re.compile(r'\[\w+\s+"[^"]*"\]')
+_TAG_START: Final = re.compile(r'\[\s*\w+\s+"')
+_ONE_TAG: Final = re.compile(r'\[\s*(\w+)\s+"([^"]*)"\s*\]')
 _TAGS: Final = re.compile(rf"(?:{_ONE_TAG.pattern}\s*)+")
 _BEGINS_MOVES: Final = re.compile(r"[;%0-9{(*a-hKQRBNO$]|\Z")  # Moves, a comment or nothing.
 _EVENT: Final = re.compile(r'(?=\[Event ")')
+_FIRST_MOVE: Final = re.compile(r"(1\s*\.?\s*)?[a-hN]")
+_SQUARE: Final = re.compile("[a-h][1-8]")
 _BRACE: Final = re.compile("[{}]")
 _NOT_MOVES: Final = re.compile(r"\{[^}]*\}?|;.*|^[%\[].*", re.MULTILINE)  # Comments, tags and `%` lines.
 # Unread text in a word without its moves: python-chess reads f3 in `Sf3` (German for Nf3), and skips `ed` and `o-o`.
-_UNREAD: Final = re.compile(r"[^\W\d_½]|[♔-♟]|\ufffd |\b0\W?0")
+_UNREAD: Final = re.compile(r"[^\W\d_½]|[♔-♟]|\ufffd |(?<!:)\b0[^\w:]?0(?!:)")
+_EN_PASSANT: Final = re.compile(r"e\.?p\.?")
 _NUMBER: Final = re.compile(r"(?<!\S)([0-9]{1,4})[.\s]")
 _RESULTS: Final = {
     **dict.fromkeys(("1-0", "1:0"), "1-0"),
     **dict.fromkeys(("0-1", "0:1"), "0-1"),
     **dict.fromkeys(("1/2-1/2", "1/2", "½-½", "0.5-0.5"), "1/2-1/2"),
 }
+_ENDS_GAME: Final = re.compile(rf"(?<!\S)(?:{'|'.join(map(re.escape, (*_RESULTS, '*')))})\Z")
 # Upper bounds of Lichess's classes in seconds. A game's duration is base + 40 increments: https://lichess.org/faq#time-controls.
 _CLASSES: Final = (
     (30, TimeControl.ULTRABULLET),
@@ -61,7 +65,7 @@ def read_games(
                 yield Rejection(source=source, offset=number, reason=Reason.TOO_LONG, detail=f"a game of more than {MAX_LINE:,} characters")
             number += 1
             continue
-        games = io.StringIO(text)  # Usually one game.
+        games = io.StringIO(text)
         while True:
             begin = games.tell()
             visitor = _Visitor(source, number, is_mine=is_mine(number), filters=filters)
@@ -79,22 +83,27 @@ def read_games(
 def _texts(stream: BinaryIO) -> Iterator[str | None]:
     """Yield each game's text, or None for a game of more than `MAX_LINE` characters.
 
-    A game ends at a blank line after its moves (as in python-chess), or before a second Event tag, or a tag that follows no tag.
+    A game ends at a blank line after its moves (as in python-chess), or before a second Event tag, a tag that follows no tag, or
+    another first move: with number 1 outside of variations, or after a result.
     """
     lines: list[str] = []
-    size, is_after_tag, has_moves = 0, False, False
+    size, depth, is_after_tag, has_moves, is_begun, is_over = 0, 0, False, False, False, False
     for line, is_comment in _marked(_lines(stream)):
         is_blank = line.isspace()
         begins_tags = lines and _TAG_START.match(line) and (not is_after_tag or (_EVENT.match(line) and _EVENT.match(lines[0])))
-        if not is_comment and (has_moves if is_blank else begins_tags):
+        first = _FIRST_MOVE.match(line)
+        begins_moves = first and is_begun and (is_over or (first[1] and not depth))
+        if not is_comment and (has_moves if is_blank else begins_tags or begins_moves):
             yield "".join(lines) if size <= MAX_LINE else None
-            lines, size, has_moves = [], 0, False
+            lines, size, depth, has_moves, is_begun, is_over = [], 0, 0, False, False, False
         if is_blank and not (is_comment or has_moves):  # Here python-chess could end the game.
             continue
         if size <= MAX_LINE:
             lines.append(line)
         size += len(line)
-        has_moves = has_moves or bool(_NOT_MOVES.sub("", line.partition("}")[2] if is_comment else line).strip())
+        if moves := _NOT_MOVES.sub("", line.partition("}")[2] if is_comment else line).strip():
+            has_moves, is_begun, is_over = True, is_begun or bool(_SQUARE.search(moves)), bool(_ENDS_GAME.search(moves))
+            depth += moves.count("(") - moves.count(")")
         if is_comment or not (is_blank or line[0] in "%;"):  # Blank, `%` and `;` lines may stand between tags.
             is_after_tag = line[0] == "[" and not is_comment
     if lines:
@@ -144,7 +153,7 @@ def _lines(stream: BinaryIO) -> Iterator[str]:
         for piece in _EVENT.split(line) if '[Event "' in line else [line]:
             tags = _TAGS.match(piece)
             end = tags.end() if tags and _BEGINS_MOVES.match(piece, tags.end()) else 0
-            yield from (f"{tag}\n" for tag in _ONE_TAG.findall(piece[:end]))
+            yield from (f'[{name} "{value}"]\n' for name, value in _ONE_TAG.findall(piece[:end]))
             if end < len(piece):
                 yield piece[end:].rstrip("\r\n") + "\n"
 
@@ -154,17 +163,22 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
 
     def __init__(self, source: str, number: int, *, is_mine: bool, filters: BoardsConfig) -> None:
         self._source, self._number, self._is_mine, self._filters = source, number, is_mine, filters
-        self._headers: dict[str, str] = {}
+        self._headers = chess.pgn.Headers({})
         self._rejection: Rejection | None = None
         self._boards: list[chess.Board] = []
         self._moves: list[chess.Move] = []
         self._result = "*"
+        self._is_over = False
 
     def begin_game(self) -> chess.pgn.SkipType | None:
         return None if self._is_mine else chess.pgn.SKIP
 
+    def begin_headers(self) -> chess.pgn.Headers:
+        return self._headers
+
     def visit_header(self, tagname: str, tagvalue: str) -> None:
-        self._headers[tagname] = tagvalue.strip()
+        if tagname != "FEN" or tagvalue.strip():  # Chessable writes an empty FEN.
+            self._headers[tagname] = tagvalue.strip()
 
     def end_headers(self) -> chess.pgn.SkipType | None:
         if name := dropped_by(self._headers, self._filters):
@@ -181,6 +195,8 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
     def visit_move(self, board: chess.Board, move: chess.Move) -> None:
         if not move:
             self.rejected(Reason.ILLEGAL_MOVE, f"null move at ply {len(self._moves)}")
+        if self._is_over:
+            self.rejected(Reason.ILLEGAL_MOVE, f"moves after the result {self._result}")
         self._boards.append(board.copy(stack=False))
         self._moves.append(move)
 
@@ -188,7 +204,7 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         return chess.pgn.SKIP
 
     def visit_result(self, result: str) -> None:
-        self._result = result
+        self._result, self._is_over = result, True
 
     def handle_error(self, error: Exception) -> None:
         self.rejected(Reason.ILLEGAL_MOVE, str(error))
@@ -207,7 +223,9 @@ class _Visitor(chess.pgn.BaseVisitor["_Visitor"]):
         if not self._moves:
             return self.rejected(Reason.NO_MOVES if tags else Reason.NOT_A_GAME, tags.get("FEN", ""))
         text = _NOT_MOVES.sub("", text)
-        words = (word.replace("e.p.", "") for word in text.split())
+        if text.count("(") != text.count(")"):
+            return self.rejected(Reason.ILLEGAL_MOVE, "a variation lacks a parenthesis")
+        words = (_EN_PASSANT.sub("", word) for word in text.split())
         if unread := next((word for word in words if _UNREAD.search(chess.pgn.MOVETEXT_REGEX.sub(" ", word))), ""):
             return self.rejected(Reason.ILLEGAL_MOVE, f"{unread} is not English notation")
         if "FEN" not in tags and (number := _NUMBER.search(text)) and int(number[1]) > 1:  # As after a blank line between moves.

@@ -53,11 +53,13 @@ def boards_per_cell(config: BoardsConfig) -> dict[QuotaCell, int]:
 
 @dataclass
 class SourceReport:
-    games: int = 0  # Usable games, and listed positions (lines of .epd and .fen files).
+    """`JoinedBoards` explains the other fields."""
+
+    games: int = 0
     rejected: Counter[str] = field(default_factory=Counter)  # Reason, `filtered: SETTING` or `variant: NAME` -> games or lines.
     first_rejected: list[str] = field(default_factory=list)  # Source, location and reason; without filtered games and variants.
-    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))  # Phase -> positions read.
-    duplicates: int = 0  # Positions that repeat an earlier position or its color mirror.
+    natural_phases: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(PHASES, 0)))
+    duplicates: int = 0
     left_out: Counter[str] = field(default_factory=Counter)  # Reason -> positions: `judged` (in `boards.exclude`), `engine failure`.
 
     def reject(self, rejection: Rejection) -> None:
@@ -194,7 +196,8 @@ def shortage_text(wanted: Mapping[QuotaCell, int], missing: Mapping[QuotaCell, i
         remedies.append("set boards.num_units = 1, because units do not share games")
     return (
         f"{', '.join(config.files) or 'engine games'}: too few boards in {report.games:,} games: {counts(PHASES)}; {counts(Split)}"
-        f" (rejected: {', '.join(rejected) or 'none'}; {report.duplicates:,} repeated positions left out)."
+        f" (rejected: {'; the first: '.join([', '.join(rejected) or 'none', *report.first_rejected[:1]])};"
+        f" {report.duplicates:,} repeated positions left out)."
         f" {', '.join(remedies[:-1])}, or {remedies[-1]}."
     )
 

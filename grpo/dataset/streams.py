@@ -1,7 +1,4 @@
-"""Files of games and positions: finding, opening and hashing.
-
-Files are plain, compressed (zstd, gzip, bzip2), or members of a ZIP archive.
-"""
+"""Files of games and positions: finding, opening and hashing."""
 
 import hashlib
 import io
@@ -177,15 +174,17 @@ def _files_of(uri: str) -> Iterator[SourceFile]:
     if (path := os.fsencode(uri).decode(errors="backslashreplace")) != uri:
         raise SourceError(f"{path}: the path is not UTF-8; rename it")
     if "://" not in uri and not Path(uri).is_file():
-        raise SourceError(f"{uri}: is a pipe, socket or device; give a file with its output")
+        raise SourceError(f"{uri}: is a pipe, socket, device or broken link; give a file")
     if isinstance(kind, FileKind):
         yield SourceFile(name=name, uri=uri, kind=kind)
         return
     with _plain_errors(uri), _open_raw(uri) as stream, _plain_zip_errors(uri), zipfile.ZipFile(stream) as archive:
         names = archive.namelist()
-    members = {member: _KINDS.get(PurePosixPath(member).suffix.lower()) for member in names}
-    # Hidden members, such as macOS metadata (`__MACOSX/._games.pgn`), are left out.
-    usable = {member: kind for member, kind in members.items() if kind and not PurePosixPath(member).name.startswith(".")}
+    # Folders and hidden members, such as macOS metadata (`__MACOSX/._games.pgn`), are left out.
+    members = {member: _kind(member) for member in names if not (member.endswith("/") or PurePosixPath(member).name.startswith("."))}
+    if packed := [member for member, kind in members.items() if kind and PurePosixPath(member).suffix.lower() not in _KINDS]:
+        raise SourceError(f"{uri}: its member {packed[0]} is packed, too; unpack the archive, and give the files")
+    usable = {member: kind for member, kind in members.items() if isinstance(kind, FileKind)}
     if not usable:
         raise SourceError(f"{uri}: the archive has no visible {', '.join(_KINDS)} file among its {len(members)} members; give another file")
     for member, kind in usable.items():

@@ -1,5 +1,6 @@
 """Exercises with known answers: Lichess puzzles (https://database.lichess.org/#puzzles) and test suites in EPD."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +16,7 @@ from grpo.statistics.intervals import wilson_interval
 
 COLUMNS: Final = ("PuzzleId", "FEN", "Moves", "Rating", "Themes")
 _BAND: Final = 200  # Rating points.
+_CLOCKS: Final = re.compile(r"^((?:\S+\s+){4})(\d+)\s+(\d+)(?=[\s;])[\s;]*")  # A FEN's clocks, which EPD writes as operations.
 _AT_ONCE: Final = 1_000  # Exercises in memory.
 
 
@@ -32,7 +34,6 @@ def read_puzzles_with_answers(stream: BinaryIO, source: str) -> Iterator[Exercis
             continue
         offset, row = entry
         try:
-            # The opponent makes moves 0, 2, ..., the solver moves 1, 3, ...
             solver_turns = puzzle_positions(row["FEN"], row["Moves"])[1::2]
             steps = tuple((board, frozenset((move,))) for board, move in solver_turns)
             low = int(row["Rating"]) // _BAND * _BAND
@@ -52,7 +53,8 @@ def read_suite(stream: BinaryIO, source: str) -> Iterator[Exercise | Rejection]:
             continue
         offset, line = entry
         try:
-            board, operations = chess.Board.from_epd(line.decode("utf-8", "replace"))
+            text = line.decode("utf-8", "replace").replace("0-0-0", "O-O-O").replace("0-0", "O-O")
+            board, operations = chess.Board.from_epd(_CLOCKS.sub(r"\1hmvc \2; fmvn \3; ", text))
             best, avoid = (operations.get(name) or [] for name in ("bm", "am"))
             if not isinstance(best, list) or not isinstance(avoid, list) or not (best or avoid):
                 raise ValueError("no answer: neither bm nor am")

@@ -81,5 +81,6 @@ def _results(file: SourceFile, player: "Player", limit: int | None) -> str:
 
 
 def _in_order(group: str) -> tuple[bool, bool, int, str]:
-    is_band = group[:1].isdigit()
-    return group != "", not is_band, int(group.partition("-")[0]) if is_band else 0, group
+    low = group.partition("-")[0]
+    is_band = low.isdecimal()
+    return group != "", not is_band, int(low) if is_band else 0, group

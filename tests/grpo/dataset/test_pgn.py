@@ -72,6 +72,8 @@ def test_an_error_inside_python_chess_costs_one_game(monkeypatch: pytest.MonkeyP
         (HEADER + "\n1.e4 d5 2 e5 f5! 3. exf6 e.p. (3. Nf3 $1 +-) e7-e5+/= 4. Ng1f3?! h6± 5. Be2 a6 6. 0-0 b6 7. Re1# ½-½\n", [(13, "*")]),
         ((HEADER + "\n1. e4± e5 ½-½\n").encode("latin-1"), [(2, "*")]),
         *((HEADER + f"\n1. e4 e5 {result}\n", [(2, "*")]) for result in ("1:0", "0:1", "1/2", "0.5-0.5", "1\u20130", "0\u20131", "+-")),
+        (HEADER.replace("*", "1-0").replace("]\n", " ]\n").replace("[", "[ ") + '[FEN ""]\n\n1. e4 e5\n', [(2, "1-0")]),
+        (HEADER + "\n1. e4 (0:05) d5 (0:00:07) 2. e5 f5 3. exf6ep (3. Nf3 (3. c4 c6)) 3... gxf6 *\n", [(6, "*")]),
         ("", []),
     ],
 )
@@ -107,6 +109,14 @@ COMMENTED = HEADER + '\n1. e4 e5 {copied from\n[Event "there"]\n[Site "?"]\n\n1.
         (f"{HEADER}\n\n{HEADER}\n1. e4 *\n", [Reason.NO_MOVES, (1, "*")]),
         # Tags other than Event, with no blank line before them.
         ('[White "a"]\n\n1. e4 *\n[White "b"]\n[Black "c"]\n\n1. d4 d5 *\n', [(1, "*"), (2, "*")]),
+        # A game on each line, or from a result to the next first move.
+        ("1. e4 e5 1-0\n1.d4 d5 *\nc4 c5 ½-½ {agreed}\n; note\n1 Nf3 Nf6 0-1\n", [(2, "1-0"), (2, "*"), (2, "*"), (2, "0-1")]),
+        (HEADER + "\n1. e4 e5 (1... c5\n1-0 {or so}\n) 2. Nf3 1-0 {not\n1. d4 d5 0-1\n1. c4}\n", [(3, "1-0")]),
+        ("1. e4 e5 (1... c5)\n1.d4 {yes\n1. c4} d5\n2. c4\n1 Nf3 Nf6\n", [(2, "*"), (3, "*"), (2, "*")]),
+        # Text before the moves costs no tags.
+        (HEADER + '[Variant "Atomic"]\n\n{a {b} c}\n1. e4 e5 *\n', [Reason.VARIANT]),
+        (HEADER + '[Variant "Atomic"]\n\n1-0\n1. e4 e5 *\n', [Reason.VARIANT]),
+        (HEADER + "\n1. e4 {oh} (\n1. d4 d5 (1... Nf6)\n) \n1. ... e5\n1... {said} *\n", [(2, "*")]),
         (HEADER.replace("\n", "\r") + "\r1. e4 e5\r2. Nf3 *\r\r" + HEADER.replace("\n", "\r") + "\r1. d4 *\r", [(3, "*"), (1, "*")]),
     ],
 )
@@ -143,6 +153,11 @@ def test_moves_from_the_middle_of_a_game_are_no_game_from_the_initial_position(r
     assert shown(f'[FEN "{chess.STARTING_FEN}"]\n\n12. d4 *\n') == [(1, "*")]
 
 
+@pytest.mark.parametrize("moves", ["1. e4 e5 1-0 1. d4 d5 0-1", "1. e4 e5 * 2. Nf3 *", "1. e4 e5 (1... c5 2. Nf3 *", "1. e4 e5) 2. Nf3 *"])
+def test_moves_after_a_result_or_a_parenthesis_without_its_other_are_not_guessed(moves: str) -> None:
+    assert shown(f"{HEADER}\n{moves}\n\n{HEADER}\n1. d4 1-0 (1. c4)\n") == [Reason.ILLEGAL_MOVE, (1, "1-0")]
+
+
 LONG = "x" * MAX_LINE
 
 
@@ -151,7 +166,7 @@ LONG = "x" * MAX_LINE
     [
         HEADER + f"\n1. e4 {{{LONG}}} e5 *\n\n",  # A line.
         HEADER + "\n1. e4 {\n" + "a comment of many lines\n\n" * (MAX_LINE // 20) + "} e5 *\n\n",
-        HEADER + "\n" + "1. Nf3 Nf6 2. Ng1 Ng8\n" * (MAX_LINE // 20) + "*\n\n",
+        HEADER + "\n" + "Nf3 Nf6 2. Ng1 Ng8\n" * (MAX_LINE // 15) + "*\n\n",
         HEADER + f'[Annotator "{LONG}"]\n[TimeControl "60"]\n\n1. e4 e5 *\n\n',
     ],
 )

@@ -174,6 +174,12 @@ def test_a_shortage_names_what_rejected_the_games_and_only_the_remedies_for_that
     report.reject(Rejection(source="a.pgn", offset=0, reason=Reason.FILTERED, detail="min_rating"))
     said = shortage_text(in_each_cell(5), quota.missing, report, config)
     assert "1 filtered: min_rating, 3 of variants" in said
+    assert "the first" not in said
+    for number in range(2):
+        report.reject(Rejection(source="a.pgn", offset=number, reason=Reason.ILLEGAL_MOVE, detail="Sf3 is not English notation"))
+    said = shortage_text(in_each_cell(5), quota.missing, report, config)
+    assert "2 illegal move, 3 of variants" in said
+    assert "standard chess is learned; the first: a.pgn, game 1: illegal move (Sf3 is not English notation); 0 repeated" in said
     assert said.endswith(
         "Give more games of standard chess, loosen boards.min_rating, raise boards.max_per_game_and_phase = 4,"
         " or set boards.num_units = 1, because units do not share games."

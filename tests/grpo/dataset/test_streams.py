@@ -152,6 +152,16 @@ def test_a_zstd_window_that_is_too_large_here_is_no_damage(tmp_path: Path) -> No
         read(tmp_path)
 
 
+@pytest.mark.parametrize("packed", ["deep/b.pgn.gz", "b.EPD.zst", "more.zip"])
+def test_an_archive_with_a_packed_member_is_refused_instead_of_read_in_part(packed: str, tmp_path: Path) -> None:
+    members = ("a.pgn", TEXT), ("folder.zip/", b""), ("notes.gz", b""), ("__MACOSX/._b.pgn.gz", b"")
+    (tmp_path / "x.zip").write_bytes(archive(*members))
+    assert read(tmp_path) == TEXT
+    (tmp_path / "x.zip").write_bytes(archive(*members, (packed, b"")))
+    with pytest.raises(SourceError, match=rf"x\.zip: its member {packed} is packed, too; unpack the archive"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize("path", [b"M\xfcnchen.pgn", b"M\xfcnchen/x.zip", b"M\xfcnchen.epd.gz"])
 def test_a_name_that_is_no_utf_8_is_refused(path: bytes, tmp_path: Path) -> None:
     file = tmp_path / os.fsdecode(path)
@@ -164,8 +174,9 @@ def test_a_name_that_is_no_utf_8_is_refused(path: bytes, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["x.pgn", "x.pgn.gz", "x.zip", ""])
 def test_a_pipe_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / (name or "y.epd"))
-    with pytest.raises(SourceError, match="is a pipe, socket or device"):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / (name or "y.epd")).symlink_to(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="is a pipe, socket, device or broken link"):
         read(tmp_path / name)
 
 

@@ -40,6 +40,8 @@ def test_a_puzzle_has_the_solvers_moves_and_counts_for_its_band_and_its_themes()
         ('bm Nf3 Nge2; id "a.1"; c0 "f5=10";', {"g1f3", "g1e2"}),
         ("bm Nf3 Nge2; am Nge2;", {"g1f3"}),
         ("am Nce2 Nb1;", {"a1a2", "a1b1", "a1b2", "c3a2", "c3a4", "c3b5", "c3d5", "c3e4", "c3d1", "g1e2", "g1f3", "g1h3"}),
+        ('12 34 bm Nf3; c0 "a b c d 5 6 7";', {"g1f3"}),  # Clocks of a FEN.
+        ("0 1; bm Nf3;", {"g1f3"}),
         ("bm Ne2;", None),  # Ambiguous.
         ('id "no answer";', None),
         ("bm Nf3; am Nf3;", None),
@@ -52,6 +54,14 @@ def test_a_problem_of_a_suite_has_its_best_moves_or_is_left_out(operations: str,
     else:
         assert isinstance(found, Exercise)
         assert {move.uci() for move in found.steps[0][1]} == right
+
+
+@pytest.mark.parametrize(("castle", "move"), [("0-0", "e1g1"), ("0-0-0", "e1c1")])
+def test_castling_may_be_written_with_zeros_and_clocks_may_stand_as_in_a_fen(castle: str, move: str) -> None:
+    (found,) = read_suite(io.BytesIO(f'4k3/8/8/8/8/8/8/R3K2R w KQ - 30 40 bm {castle}; id "x";\n'.encode()), "suite.epd")
+    assert isinstance(found, Exercise)
+    [(board, right)] = found.steps
+    assert (board.halfmove_clock, board.fullmove_number, right) == (30, 40, {chess.Move.from_uci(move)})
 
 
 class Playing:

@@ -20,6 +20,7 @@ BAD_SETTINGS = (
     ("grpo.num_steps = 10.0", "grpo.num_steps = 10.0: input should be a valid integer"),
     ('seed = "1"', "seed = '1': input should be a valid integer, without quotes"),
     ('boards.exclude = ["https://h/x.epd?key=hunter2"]', "settings: https://h/x.epd: give this address without a user or a query"),
+    ('boards.files = ""', "boards.files.0 = '': string should have at least 1 character"),
     ("boards.files = 3", "boards.files = 3: input should be a list, in square brackets"),
     ('{"seed": 1', "not readable: Expecting ',' delimiter: line 1 column 11 (char 10) (line 1: {\"seed\": 1); write TOML"),
     ("grpo.kl_target = None", "TOML has no None: leave grpo.kl_target out (line 1: grpo.kl_target = None)"),
