@@ -112,6 +112,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
+    tokenizer.chat_template = None  # Unused; several would be saved in a folder.
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if decoded.strip() != _PROBE:

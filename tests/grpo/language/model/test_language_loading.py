@@ -14,7 +14,7 @@ from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.loading import LanguageModelError, hub_commit
 from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.tokenizer import CHESS_TOKENS
-from grpo.policy.files import IncompatibleError
+from grpo.policy.files import IncompatibleError, copy_policy, is_policy
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
 
@@ -27,12 +27,20 @@ def loaded(folder: Path) -> LanguagePolicy:
     return load_model(LanguageConfig(model=str(folder), max_answer_tokens=16), seed=0, device=CPU)
 
 
-@pytest.mark.parametrize("make", [gpt2, llama], ids=["gpt2", "llama"])
+def gpt2_that_chats(folder: Path) -> Path:
+    tokenizer = byte_pair_tokenizer()
+    tokenizer.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}  # Two are saved in a folder of their own.
+    return gpt2(folder, tokenizer)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, gpt2_that_chats])
 def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Path) -> None:
     policy = loaded(make(tmp_path / "model"))
     (tmp_path / "saved").mkdir()
     policy.save(tmp_path / "saved")
-    back = LanguagePolicy.load(tmp_path / "saved", CPU)
+    copy_policy(tmp_path / "saved", tmp_path / "copied")
+    assert is_policy(tmp_path / "copied")
+    back = LanguagePolicy.load(tmp_path / "copied", CPU)
     assert back.config == policy.config
     assert back.origin == policy.origin
     assert weights_hash(back) == weights_hash(policy)
