@@ -79,12 +79,11 @@ def token_choices(states: Sequence[State], policy: LanguagePolicy) -> TokenChoic
     if all(state is _FREE for state in states):
         return None
     distinct = {id(state): state for state in states}  # Answers to one prompt share state objects.
-    lists = [range(policy.vocabulary) if state is _FREE else sorted(state) for state in distinct.values()]
-    width = max(map(len, lists))
+    lists = [torch.arange(policy.vocabulary) if state is _FREE else torch.tensor(sorted(state)) for state in distinct.values()]
     row_of = {key: row for row, key in enumerate(distinct)}
     rows = torch.tensor([row_of[id(state)] for state in states])
-    ids = torch.tensor([[*allowed, *[0] * (width - len(allowed))] for allowed in lists])[rows]
-    is_allowed = torch.arange(width) < torch.tensor([len(allowed) for allowed in lists])[rows, None]
+    ids = torch.nn.utils.rnn.pad_sequence(lists, batch_first=True)[rows]
+    is_allowed = torch.arange(ids.shape[1]) < torch.tensor([len(allowed) for allowed in lists])[rows, None]
     return TokenChoices(ids=ids.to(policy.device), is_allowed=is_allowed.to(policy.device))
 
 
