@@ -19,7 +19,7 @@ from steps.run.work import Work
 
 
 def body(work: Work) -> None:
-    """Write checkpoints, a report (why training ended), findings (faults), and answers of the pretrained and the trained policy."""
+    """Write checkpoints, report, findings, and answers of both policies."""
     settings, checkpoint = work.settings, work.of_run.get(OfRun.CHECKPOINT)
     language, table = settings.language, read_boards(work.inputs["join_boards"])
     policy = LanguagePolicy.load(work.inputs["pretrain"], work.device)

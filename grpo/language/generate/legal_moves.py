@@ -28,7 +28,8 @@ class MoveMask:
     def __init__(self, policy: LanguagePolicy, named: Sequence[str], *, lists_moves: bool) -> None:
         """`named`: moves (UCI) that an answer may name. `lists_moves`: whether answers begin with section M, not B."""
         moves = policy.tokens(f" {move}" for move in named)
-        label, self._label_best = policy.tokens((LABEL_EVALUATIONS, LABEL_BEST))
+        [label] = policy.tokens([LABEL_EVALUATIONS])
+        self._text = policy.text_of_few
         end: State = {policy.end_id: {}}
         self._best = _trie((move, end) for move in moves)
         self.start: State = self._best
@@ -43,8 +44,8 @@ class MoveMask:
         """Return the state after the last token of `written`; `state` is the state before this token."""
         if state is not _FREE:
             return state[written[-1]]  # type: ignore[no-any-return]
-        size = len(self._label_best)
-        return self._best if tuple(written[-size:]) == self._label_best else _FREE
+        # RookWorld's models write any number of blanks before the label, which has two tokens at most.
+        return self._best if self._text(tuple(written[-2:])).endswith(LABEL_BEST.strip()) else _FREE
 
     def states(self, answer: Sequence[int]) -> list[State]:
         """Return the state before each token of an answer."""
@@ -78,12 +79,11 @@ def token_choices(states: Sequence[State], policy: LanguagePolicy) -> TokenChoic
     if all(state is _FREE for state in states):
         return None
     distinct = {id(state): state for state in states}  # Answers to one prompt share state objects.
-    lists = [range(policy.vocabulary) if state is _FREE else sorted(state) for state in distinct.values()]
-    width = max(map(len, lists))
+    lists = [torch.arange(policy.vocabulary) if state is _FREE else torch.tensor(sorted(state)) for state in distinct.values()]
     row_of = {key: row for row, key in enumerate(distinct)}
     rows = torch.tensor([row_of[id(state)] for state in states])
-    ids = torch.tensor([[*allowed, *[0] * (width - len(allowed))] for allowed in lists])[rows]
-    is_allowed = torch.arange(width) < torch.tensor([len(allowed) for allowed in lists])[rows, None]
+    ids = torch.nn.utils.rnn.pad_sequence(lists, batch_first=True)[rows]
+    is_allowed = torch.arange(ids.shape[1]) < torch.tensor([len(allowed) for allowed in lists])[rows, None]
     return TokenChoices(ids=ids.to(policy.device), is_allowed=is_allowed.to(policy.device))
 
 

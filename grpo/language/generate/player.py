@@ -1,7 +1,4 @@
-"""A language model as a player of matches and as a UCI engine.
-
-If the model names no legal move in `language.max_questions` attempts, it loses the game.
-"""
+"""A language model as a player of matches and as a UCI engine."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -47,8 +47,7 @@ class EvaluationBoards:
     def of_table(cls, table: pa.Table, *, config: LanguageConfig) -> "EvaluationBoards":
         """Return up to `language.num_heldout_boards` held-out boards of the board table, in its order.
 
-        Boards are spread over the game phases as evenly as possible. Raises ValueError without held-out boards, or if a chosen board has no
-        `strong_values`.
+        Raises ValueError without held-out boards, or if a chosen board has no `strong_values`.
         """
         rows = [row for row in table.to_pylist() if row["split"] == Split.HELDOUT]
         if not rows:

@@ -92,7 +92,7 @@ class AnswerSampler:
     def rollout(self, examples: Sequence[Example], *, temperature: float, content_fraction: float, step: int) -> LanguageRollout:
         """Return a group of answers to each prompt. `step` and an answer's number select the answer's random stream.
 
-        Raises NonFiniteError for NaN or infinite logits, TooLongError for a prompt that leaves no room for an answer.
+        Raises the errors of `sampled_answers`.
         """
         policy, size = self.policy, self.settings.grpo.group_size
         repeated = [example for example in examples for _ in range(size)]

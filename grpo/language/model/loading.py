@@ -1,6 +1,5 @@
 """Loading of language models from the Hugging Face hub or a folder. Files are safetensors and JSON, never pickle, which could run code."""
 
-import inspect
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -57,10 +56,13 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
     Raises LanguageModelError unless the files are a complete causal language model with its tokenizer, IncompatibleError if the saved
     tokens differ from this code's chess tokenizer (of `small`).
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
         described = AutoConfig.from_pretrained(name, trust_remote_code=False, **_at(revision))
+        if getattr(described, "quantization_config", None):
+            raise LanguageModelError(f"language.model = {name!r}: its weights are quantized; give the model that is not")
         # Switch dropout off even in training mode, before `from_pretrained` reads the rates.
         for key, value in vars(described).items():
             if isinstance(value, float) and any(part in key for part in _DROPOUTS):
@@ -76,7 +78,7 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
             **_at(revision),
         )
         tokenizer = _tokenizer(name, revision)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError, StrictDataclassError) as error:
         raise _error(name, revision, error) from error
     network: PreTrainedModel = result[0]
     loaded: dict[str, Any] = result[1]
@@ -85,8 +87,6 @@ def network_of_files(name: str, revision: str) -> tuple["PreTrainedModel", "PreT
             f"language.model = {name!r}: {len(wrong)} weights are missing in its files or have another shape ({wrong[0]}, ...): the files"
             f" are not a causal language model, or do not match their config.json ({described.model_type})"
         )
-    if "past_key_values" not in inspect.signature(network.forward).parameters:
-        raise LanguageModelError(f"language.model = {name!r}: a {described.model_type} model has no key-value cache; give a transformer")
     embeddings: Any = network.get_input_embeddings()
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     if max(*ids, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id)) >= (size := int(embeddings.weight.shape[0])):
@@ -112,6 +112,7 @@ def _tokenizer(name: str, revision: str) -> "PreTrainedTokenizerBase":
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"
+    tokenizer.chat_template = None  # Unused; several would be saved in a folder.
     ids: list[int] = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
     decoded = str(tokenizer.decode(ids, clean_up_tokenization_spaces=False)) if ids else ""
     if decoded.strip() != _PROBE:
@@ -129,7 +130,7 @@ def _at(revision: str) -> dict[str, Any]:
 
 def _error(name: str, revision: str, error: Exception) -> LanguageModelError:
     # Cut off transformers' list of all known model types.
-    reason = str(error).strip().partition("\n")[0].partition(" Model type should be one of")[0].rstrip(".")
+    reason = re.sub(r":\s+", ": ", str(error)).strip().partition("\n")[0].partition(" Model type should be one of")[0].rstrip(".")
     what = f"language.model = {name!r}" + (f" at language.revision = {revision!r}" if revision else "")
     return LanguageModelError(
         f"{what} cannot be loaded: {reason}. Give the hub's name of a causal language model with safetensors, or a folder that"

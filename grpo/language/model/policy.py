@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS: Final = "model.safetensors"  # Transformers' file name.
 _NUM_REMEMBERED: Final = 50_000  # Cached texts.
+_MAX_PADDED_GAP: Final = 0.05  # Largest change of a logit by padding, from rounding.
 _ERROR_NUMBER: Final = re.compile(r"\(os error (\d+)\)")
 
 
@@ -68,8 +69,10 @@ class LanguagePolicy:
         self.precision = torch.float32  # Precision of forward passes (autocast). Log-probabilities are float32 in any case.
         # A cache, because tokenization is as slow as a small model's forward pass.
         self._ids = lru_cache(_NUM_REMEMBERED)(lambda text: tuple(tokenizer(text, add_special_tokens=False)["input_ids"]))
+        self.text_of_few = lru_cache(_NUM_REMEMBERED)(lambda ids: str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)))
         parameters = inspect.signature(self.network.forward).parameters
         self._takes_positions, self._cuts_logits = "position_ids" in parameters, "logits_to_keep" in parameters
+        self.takes_cache = "past_key_values" in parameters
 
     def at_precision(self, precision: torch.dtype) -> Self:
         """Return a copy that shares the network object."""
@@ -105,8 +108,7 @@ class LanguagePolicy:
     def load(cls, folder: Path, device: torch.device) -> Self:
         """Load what `save` wrote.
 
-        Raises LanguageModelError for an incomplete model, IncompatibleError for settings or chess tokens of other code, NonFiniteError if a
-        weight is NaN or infinite.
+        Raises the errors of `network_of_files`, IncompatibleError for other settings, NonFiniteError if a weight is NaN or infinite.
         """
         quieten_transformers()
         facts = policy_facts(folder)
@@ -156,7 +158,7 @@ class LanguagePolicy:
 def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> LanguagePolicy:
     """Return the initial policy that `language.model` names. `seed` determines the weights of `small`.
 
-    Raises the errors of `hub_commit`, `network_of_files` and `_refuse_unmaskable`.
+    Raises the errors of `hub_commit` and `network_of_files`, and LanguageModelError for an unusable network or tokenizer.
     """
     quieten_transformers()
     if config.model == SMALL:
@@ -170,9 +172,29 @@ def load_model(config: LanguageConfig, *, seed: int, device: torch.device) -> La
     commit = hub_commit(config) if folder is None else ""
     network, tokenizer = network_of_files(config.model if folder is None else str(folder), commit)
     policy = LanguagePolicy(network, tokenizer, device, config, origin=ModelOrigin(model=config.model, commit=commit))
+    _refuse_unusable(policy)
     if config.legal_moves and config.lists_moves:
         _refuse_unmaskable(policy)
     return policy
+
+
+@torch.no_grad()
+def _refuse_unusable(policy: LanguagePolicy) -> None:
+    """Raise LanguageModelError if the network has no key-value cache, or padding changes its logits."""
+    from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+    ids = torch.tensor(policy.tokens([LABEL_BEST]), device=policy.device)
+    mask = torch.nn.functional.pad(torch.ones_like(ids), (3, 0))
+    fault = "has no key-value cache for each token"
+    if policy.takes_cache:
+        padded = policy.forward(torch.nn.functional.pad(ids, (3, 0), value=policy.pad_id), mask, num_last=1, use_cache=True)
+        cache = getattr(padded, "past_key_values", None)
+        if cache is not None and not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
+            gap = (padded.logits[:, -1] - policy.network(input_ids=ids).logits[:, -1]).abs().max()
+            fault = "counts padding as text" if gap > _MAX_PADDED_GAP else ""
+    if fault:
+        kind = policy.network.config.model_type
+        raise LanguageModelError(f"language.model = {policy.origin.model!r}: a {kind} model {fault}; give one such as GPT-2 or Llama")
 
 
 def _refuse_unmaskable(policy: LanguagePolicy) -> None:

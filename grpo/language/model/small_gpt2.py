@@ -1,8 +1,4 @@
-"""The built-in model `small`: a GPT-2 with random initial weights, which needs no download.
-
-A token's initial embedding includes a random vector for each feature of the token: piece and square, or the squares that a move leaves and
-reaches.
-"""
+"""The built-in model `small`: a GPT-2 with random initial weights, which needs no download."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -118,6 +118,17 @@ def test_after_the_label_of_section_b_one_legal_move_follows_and_the_end(tmp_pat
             mask.states([*illegal, policy.end_id])
 
 
+@pytest.mark.parametrize("gap", ["", " ", " " * 12])
+def test_section_b_is_masked_however_many_blanks_are_before_its_label(gap: str, tmp_path: Path) -> None:
+    """RookWorld's data pads section E to 40 characters."""
+    for policy in (small(), byte_pairs(tmp_path)):
+        mask = MoveMask(policy, ["a2a1", "a2a3"], lists_moves=True)
+        legal, illegal = policy.tokens([f" a2a1 a2a3    E: 0.0 -1.2{gap}B: {best}" for best in ("a2a3", "a2b3")])
+        assert mask.states([*legal, policy.end_id])[-1] == {policy.end_id: {}}
+        with pytest.raises(KeyError):
+            mask.states([*illegal, policy.end_id])
+
+
 @pytest.mark.parametrize("lists_moves", [True, False])
 def test_a_mask_of_given_choices_allows_these_moves_alone(lists_moves: bool) -> None:
     policy, prompt = small(), move_prompt(chess.STARTING_FEN, lists_moves=lists_moves)

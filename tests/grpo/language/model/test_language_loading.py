@@ -8,13 +8,13 @@ import pytest
 import torch
 from made_models import byte_pair_tokenizer, gpt2, llama
 from tokenizers import normalizers
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, MambaConfig, MambaForCausalLM
 
 from grpo.language.generate.answers import sampled_answers
 from grpo.language.model.loading import LanguageModelError, hub_commit
 from grpo.language.model.policy import LanguagePolicy, load_model
 from grpo.language.text.tokenizer import CHESS_TOKENS
-from grpo.policy.files import IncompatibleError
+from grpo.policy.files import IncompatibleError, copy_policy, is_policy
 from grpo.policy.policy import weights_hash
 from grpo.settings.language import LanguageConfig
 
@@ -27,12 +27,20 @@ def loaded(folder: Path) -> LanguagePolicy:
     return load_model(LanguageConfig(model=str(folder), max_answer_tokens=16), seed=0, device=CPU)
 
 
-@pytest.mark.parametrize("make", [gpt2, llama], ids=["gpt2", "llama"])
+def gpt2_that_chats(folder: Path) -> Path:
+    tokenizer = byte_pair_tokenizer()
+    tokenizer.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}  # Two are saved in a folder of their own.
+    return gpt2(folder, tokenizer)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama, gpt2_that_chats])
 def test_a_model_of_a_folder_answers_and_comes_back_from_disk(make, tmp_path: Path) -> None:
     policy = loaded(make(tmp_path / "model"))
     (tmp_path / "saved").mkdir()
     policy.save(tmp_path / "saved")
-    back = LanguagePolicy.load(tmp_path / "saved", CPU)
+    copy_policy(tmp_path / "saved", tmp_path / "copied")
+    assert is_policy(tmp_path / "copied")
+    back = LanguagePolicy.load(tmp_path / "copied", CPU)
     assert back.config == policy.config
     assert back.origin == policy.origin
     assert weights_hash(back) == weights_hash(policy)
@@ -77,11 +85,6 @@ def endless(folder: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": None}))
 
 
-def other_shape(folder: Path) -> None:
-    path = gpt2(folder) / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "n_embd": 32}))
-
-
 def prepending(folder: Path) -> None:
     tokenizer = byte_pair_tokenizer()
     tokenizer.backend_tokenizer.normalizer = normalizers.Prepend(" ")
@@ -95,6 +98,29 @@ def mamba(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def model_of(model_type: str, **sizes: object):
+    def make(folder: Path) -> None:
+        tokenizer = byte_pair_tokenizer()
+        config = AutoConfig.for_model(model_type, vocab_size=len(tokenizer), num_attention_heads=2, pad_token_id=0, **sizes)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return make
+
+
+def described(**changes: object):
+    def make(folder: Path) -> None:
+        path = gpt2(folder) / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return make
+
+
+LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+HYBRID = {**LAYERS, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}
+BART = {"d_model": 16, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 32, "init_std": 0.3}
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
@@ -103,11 +129,19 @@ def mamba(folder: Path) -> None:
         (lambda folder: (gpt2(folder) / "model.safetensors").write_bytes(b"torn"), "header too small"),
         (without("tokenizer.json", "tokenizer_config.json"), "the tokenizer is missing or loses text"),
         (endless, "no end-of-text token"),
-        (other_shape, r"weights are missing in its files or have another shape \("),
+        (described(n_embd=32), r"weights are missing in its files or have another shape \("),
+        (described(n_head="two"), "Field 'n_head' expected int, got str"),
+        (described(quantization_config={"quant_method": "gptq", "bits": 4}), "its weights are quantized"),
         (mamba, "mamba model has no key-value cache"),
+        (model_of("lfm2", **HYBRID), "lfm2 model has no key-value cache"),
+        (model_of("bert", **LAYERS), "bert model has no key-value cache"),
+        (model_of("bart", **BART), "bart model counts padding as text"),
         (prepending, r"otherwise .* set language\.lists_moves = false or language\.legal_moves = false"),
     ],
-    ids=["empty", "foreign tokenizer", "torn", "no tokenizer", "no end", "other shape", "no cache", "prepending"],
+    ids=[
+        *("empty", "foreign tokenizer", "torn", "no tokenizer", "no end", "other shape", "other type", "quantized"),
+        *("no cache", "a layer without cache", "reads both ways", "positions by place", "prepending"),
+    ],
 )
 def test_what_is_no_policy_is_refused_with_the_reason(make, reason: str, tmp_path: Path) -> None:
     make(tmp_path / "model")
