@@ -1,4 +1,4 @@
-"""Applies the checks to a run's history: before the first update, during training, and at the end. A finding is a fault."""
+"""Applies the checks to a run's history: before the first update, during training, and at the end."""
 
 import re
 from collections.abc import Iterable, Mapping

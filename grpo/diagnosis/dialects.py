@@ -71,17 +71,22 @@ DIALECTS: Final = tuple(map(_dialect, _TABLE["trainer"]))
 
 
 def dialect_of(columns: Iterable[str]) -> Dialect:
-    """Return the first of other trainers' dialects that know the most of these columns."""
+    """Return the first of other trainers' dialects that know the most of these columns; exact names count more than patterns."""
     known = [plain(column) for column in columns]
-    return max(DIALECTS[1:], key=lambda dialect: sum(dialect.meaning(name) is not None or name in dialect.steps for name in known))
+
+    def num_known(dialect: Dialect) -> tuple[int, int]:
+        exact = sum(name in dialect.names or name in dialect.steps for name in known)
+        return exact, sum(dialect.meaning(name) is not None for name in known)
+
+    return max(DIALECTS[1:], key=num_known)
 
 
 def meaning_of(column: str, dialect: Dialect) -> Meaning | None:
-    """Return a column's meaning, or None. If `dialect` is another trainer's and does not know the column, search all dialects."""
+    """Return a column's meaning, or None. Other trainers' dialects also know the exact names of all dialects."""
     own = dialect.meaning(column)
     if own is not None or dialect.name == OURS:
         return own
-    return next((meaning for other in DIALECTS if (meaning := other.meaning(column)) is not None), None)
+    return next((other.names[name] for other in DIALECTS if (name := plain(column)) in other.names), None)
 
 
 def is_ambiguous(column: str) -> bool:

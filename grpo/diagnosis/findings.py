@@ -22,7 +22,7 @@ class Finding(Document):
     means: str
     advice: str
     cause: str = ""
-    """Name of a finding that may have caused this one."""
+    """Name of a finding."""
 
     @property
     def page(self) -> str:

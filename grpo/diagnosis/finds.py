@@ -1,7 +1,7 @@
-"""The checks of a training log. A check returns evidence of its fault, the reason why it cannot judge, or None.
+"""The checks of a training log.
 
-`checks.toml` says what each fault means, and which quantities a check needs. `dialects.toml` says what each quantity is. A single
-reward is the reward of one sampled move or answer. Limits without a source come from simulated runs (`tests/proofs/made_histories.py`).
+`checks.toml` says what each fault means, and which quantities a check needs. Limits without a source come from simulated runs
+(`tests/proofs/made_histories.py`).
 """
 
 import math
@@ -26,6 +26,7 @@ _KL_OF_UPDATES: Final = 0.05
 """Largest first KL, in nats, that updates before the first row can cause."""
 _KL_GROWS: Final = 0.3
 """Updates can also cause a first KL below this fraction of the next ten rows' median."""
+_KL_STAYS: Final = 0.8  # The same if the first row may be a mean of several steps.
 _KL_BY_SCORING: Final = 0.5
 """Largest first KL, in nats, that scoring at another temperature than sampling causes (1.0 instead of 1.3: 0.05)."""
 _FAR: Final = 0.8  # Limit of the KL to the reference, in nats per move or token; `_exceeded_kl_limit` scales the limit.
@@ -66,7 +67,8 @@ def nan_steps(run: Assessment) -> Answer:
 def unlearned_language_model(run: Assessment) -> Answer:
     parsed, random = run.history.series["parsed"], run.history.random_weights
     is_unread = parsed.logged[0] == 0 or (parsed.logged[0] < 0.1 and not run.is_live and parsed.values.max() <= 0.2)
-    has_learned = not run.is_live and len(parsed) > 2 and median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5
+    # A strict format's reward can stay 0.
+    has_learned = not run.is_live and len(parsed) > 2 and (run.rises or median(parsed.values[-max(1, len(parsed) // 5) :]) > 0.5)
     if not random and (not is_unread or has_learned):
         return None
     logged = filter(None, (parsed, run.get("truncated")))
@@ -83,11 +85,12 @@ def _kl_at_start(run: Assessment) -> Iterator[tuple[float, str]]:
         if value is None or series is None or abs(value) <= limit or (name == "kl_penalty" and series.at[0] > 0):
             continue
         next_values = series.values[1:11]
-        is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < _KL_GROWS * median(next_values))
+        fraction = _KL_GROWS if series.at[0] <= 1 else _KL_STAYS
+        is_by_updates = not is_exact and len(next_values) > 0 and (value <= _KL_OF_UPDATES or value < fraction * median(next_values))
         # An answer's KL sums over tokens, so updates explain up to 5 nats.
         is_by_updates = value < 5.0 if "answer" in series.unit and not history.is_ours else is_by_updates
         # From step 0 on, a KL that updates cause grows.
-        does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > 0.8 * median(next_values)
+        does_not_grow = value > 10 * limit and series.at[0] <= 0 and len(next_values) >= 5 and value > _KL_STAYS * median(next_values)
         if not is_by_updates or does_not_grow:
             yield value, f"{series.column} is {value:.3g} in the first row (step {series.at[0]:,.0f})"
 
@@ -193,8 +196,12 @@ def _rises_by_quarters(values: Array) -> bool:
 
 
 def entropy_collapse(run: Assessment) -> Answer:
-    entropy, history = run.history.series["entropy"], run.history
-    if (levels := history.levels("entropy")) is None:
+    history = run.history
+    quantity = "action_std" if run.is_of_actions and "action_std" in history.series else "entropy"
+    entropy = history.series[quantity]
+    if run.is_of_actions and entropy.values.min() < 0:
+        return Unclear("entropies of continuous actions have no minimum")
+    if (levels := history.levels(quantity)) is None:
         return None
     early, late = levels
     if history.when == When.BEFORE:

@@ -1,7 +1,4 @@
-"""A run's history: quantities by step, from this trainer's records or from tables of any trainer.
-
-A quantity is what a column measures, under one name for all trainers. A dialect is the column names of one trainer.
-"""
+"""A run's history: quantities by step, from this trainer's records or from tables of any trainer."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -157,12 +154,20 @@ class History:
             return np.arange(1.0, table.num_rows + 1)
         shares = {name: float(np.isfinite(cells).mean()) for name, cells in candidates.items()}
         name = next((name for name in candidates if shares[name] >= 0.5), max(candidates, key=lambda name: shares[name]))
-        if others := [other for other in candidates if not np.array_equal(candidates[other], candidates[name])]:
+        steps, others = candidates[name], []
+        for other, cells in candidates.items():
+            finite = np.isfinite(steps) & np.isfinite(cells)
+            if finite.any() and np.array_equal(steps[finite], cells[finite]):
+                steps = np.where(np.isfinite(steps), steps, cells)
+            else:
+                others.append(other)
+        if others:
             self.notes.append(f"{table.path.name}: the step is {name}, and not {', '.join(others)}")
-        finite = np.isfinite(candidates[name])
-        # A row without a step takes the last step above, else the first step below.
+        # A row without a step takes the last step above, or the next below if the first row has none.
+        way = 1 if np.isfinite(steps[0]) else -1
+        finite, steps = np.isfinite(steps[::way]), steps[::way]
         rows = np.maximum.accumulate(np.where(finite, np.arange(len(finite)), -1))
-        return candidates[name][np.where(rows < 0, int(np.argmax(finite)), rows)]
+        return steps[np.where(rows < 0, int(np.argmax(finite)), rows)][::way]
 
     def _add_other_columns(self, table: Table, steps: Array) -> None:
         for row, name in table.events:

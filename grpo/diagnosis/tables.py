@@ -8,6 +8,7 @@ import io
 import json
 import re
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -36,6 +37,8 @@ _ENCODINGS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b
 _DECODER: Final = json.JSONDecoder(parse_constant=str)  # Decodes NaN and infinity as strings.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CONSOLE: Final = re.compile(r"\bstep:(\d+) - (\S.*)")  # verl's console.
+_RULE: Final = "-" * 9  # Stable-Baselines3's console has blocks of cells between such lines.
+_CELL: Final = re.compile(r"\|( +)(\S.*?) *\| *(.*?) *\|")
 _DICTIONARY: Final = re.compile(r"\{'[^{}]*\}")  # A printed dictionary: Hugging Face's Trainer, slime.
 _WRAPPED_NUMBER: Final = re.compile(r"(?:\w+\.)*\w+\(([^()]*)\)")  # `np.float64(0.1)`.
 _DECIMAL_COMMA: Final = r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?"  # `0,1`.
@@ -72,7 +75,7 @@ def read_table(path: Path) -> Table:
         raise HistoryError(f"{path}: {error.strerror}") from None
     encoding = next((name for mark, name in _ENCODINGS if raw.startswith(mark)), "utf-8")
     if b"\x00" in raw[:1_000] and encoding != "utf-16":
-        raise HistoryError(f"{path}: is a binary file, such as TensorBoard's events or Parquet; export it as CSV or JSON lines")
+        raise HistoryError(f"{path}: is a binary file, such as TensorBoard's events; unpack or export it as CSV or JSON lines")
     start = raw[:200_000].decode(encoding, errors="ignore").lstrip()
     if encoding == "utf-8":
         try:
@@ -83,7 +86,8 @@ def read_table(path: Path) -> Table:
     if not start:
         raise HistoryError(f"{path}: is empty")
     is_json = start.startswith(("[", "{")) and not start.startswith("{'")
-    if is_json or start.startswith("#") or not (_CONSOLE.search(_ESCAPES.sub("", start)) or _DICTIONARY.search(start)):
+    is_console = _CONSOLE.search(_ESCAPES.sub("", start)) or _DICTIONARY.search(start) or re.search(rf"{_RULE}\r?\n\| ", start)
+    if is_json or start.startswith("#") or not is_console:
         try:
             return (_json if is_json else _csv)(path, start, lines)
         except HistoryError:
@@ -98,21 +102,27 @@ def _csv(path: Path, start: str, lines: io.TextIOWrapper) -> Table:
     import pandas as pd
 
     first_lines = start.splitlines()
-    # Stable-Baselines3 writes settings first.
-    num_skipped = next((at for at, line in enumerate(first_lines) if not line.startswith("#")), 0)
+    # Stable-Baselines3 writes settings first, Excel the delimiter.
+    num_skipped = next((at for at, line in enumerate(first_lines) if not line.startswith(("#", "sep="))), 0)
     header = re.sub(r'"[^"]*"', "", first_lines[num_skipped])
     delimiter = max(_DELIMITERS, key=header.count)
     options: dict[str, Any] = {"index_col": False, "skipinitialspace": True, "keep_default_na": False, "na_values": [""]}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)  # A row has more cells than there are names.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
             frame = pd.read_csv(lines, sep=delimiter, skiprows=num_skipped, low_memory=False, **options)
     except (ValueError, pd.errors.ParserWarning) as error:
         reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
+        if isinstance(error, pd.errors.ParserWarning):
+            reason = "a row has more cells than the header"
         raise HistoryError(f"{path}: is no table with one row per step: {reason}") from None
-    if not header.count(delimiter) and not any(pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes):
+    lines.seek(0)
+    last = deque(lines, 1)[0]
+    is_torn = not last.endswith("\n") and last.count(delimiter) < header.count(delimiter)
+    table = _of_frame(path, frame[:-1] if is_torn else frame, has_decimal_commas=delimiter != ",")
+    if not table.numbers:
         raise HistoryError(f"{path}: is neither CSV, JSON nor a trainer's console; give a table with one row per step")
-    return _of_frame(path, frame, has_decimal_commas=delimiter != ",")
+    return table
 
 
 def _of_frame(path: Path, frame: "pd.DataFrame", *, has_decimal_commas: bool = False) -> Table:
@@ -201,9 +211,21 @@ def _json_lines(path: Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    block: dict[str, Any] | None = None
+    group = ""
     for line in lines:
-        if match := _CONSOLE.search(_ESCAPES.sub("", line)):
-            pairs = (part.rpartition(":") for part in match[2].split(" - "))
+        if line.startswith(_RULE):
+            if block:
+                yield block
+            block = {}
+        elif block is not None and (cell := _CELL.fullmatch(line.strip())):
+            group = cell[2] if len(cell[1]) == 1 else group
+            if cell[3]:
+                block[group + cell[2] if len(cell[1]) > 1 else cell[2]] = cell[3]
+        elif match := _CONSOLE.search(_ESCAPES.sub("", line)):
+            # The last value of a line without an end may be cut.
+            parts = match[2].split(" - ")[: None if line.endswith("\n") else -1]
+            pairs = (part.rpartition(":") for part in parts)
             yield {"step": match[1], **{name.strip(): _WRAPPED_NUMBER.sub(r"\1", cell.strip()) for name, _, cell in pairs if name}}
         elif dictionary := _DICTIONARY.search(line):
             # `ast.literal_eval` reads no `nan` and `inf`, so the pattern puts them in quotes.
@@ -213,6 +235,8 @@ def _console_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             except (ValueError, SyntaxError):
                 continue
             yield row if isinstance(row, dict) else {}
+    if block:
+        yield block
 
 
 def _of_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Table:

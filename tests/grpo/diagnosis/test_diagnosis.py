@@ -108,6 +108,9 @@ MADE: Mapping[str, tuple[Mapping[str, Column], tuple[str, ...]]] = {
         {"entropy": lambda step: 0.9 - 0.7 * share(step), "completions/mean_length": lambda step: 200 + step / 10},
         (),
     ),
+    "a strict format that is never kept, though the reward rises": (
+        {"rewards/strict_format_reward_func": lambda _: 0.0, "completion_length": lambda _: 150.0}, (),
+    ),
     "a reward that rises, however far from the reference": ({"kl": LEVELS_OFF}, ()),
     "a task that is learned": ({**LEARNED, "kl": LEVELS_OFF}, ()),
     "far from the reference and no better": (
@@ -138,6 +141,39 @@ def test_a_made_history_has_these_findings_and_no_others(case: str) -> None:
     changed, found = MADE[case]
     assert diagnose(made(**changed)).names == found
     assert diagnose(made(**changed)).verdict == ("findings" if found else "healthy")
+
+
+def of_columns(steps: range, columns: Mapping[str, Column]) -> History:
+    cells = {name: np.array([column(step) for step in steps]) for name, column in columns.items()}
+    return History.of_tables([Table(Path("made.csv"), {"step": np.array(steps, dtype=float), **cells})])
+
+
+@pytest.mark.parametrize(("first", "found"), [(0.1, ()), (0.19, ("kl_at_step_zero",))])
+def test_a_first_row_of_many_steps_shows_another_reference_only_if_the_kl_does_not_grow(first: float, found: tuple[str, ...]) -> None:
+    kl = {"kl": lambda step: first if step == 25 else 0.2 + 0.005 * math.sin(step), "completion_length": lambda _: 150.0}
+    assert diagnose(of_columns(range(25, 1_025, 25), HEALTHY | kl)).names == found
+
+
+@pytest.mark.parametrize(
+    ("last", "columns", "found"),
+    [
+        (0.4, ("train/entropy_loss",), ()),
+        (0.4, ("train/entropy_loss", "train/std"), ()),
+        (0.01, ("train/entropy_loss", "train/std"), ("entropy_collapse",)),
+    ],
+    ids=["entropy below 0", "a deviation of two fifths", "a deviation of a hundredth"],
+)
+def test_of_continuous_actions_the_deviation_collapses_and_not_the_entropy(
+    last: float, columns: tuple[str, ...], found: tuple[str, ...]
+) -> None:
+    made_columns: dict[str, Column] = {
+        "rollout/ep_rew_mean": lambda step: -1_200 + step + 20 * math.sin(step),
+        "train/approx_kl": lambda step: 0.01 + 0.001 * math.sin(step),
+        "train/std": lambda step: last ** share(step),
+        "train/entropy_loss": lambda step: -2 * (0.2 + math.log(last) * share(step)),
+    }
+    kept = {name: column for name, column in made_columns.items() if name in columns or ("entropy" not in name and "std" not in name)}
+    assert diagnose(of_columns(STEPS, kept)).names == found
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ SHAPES = {
     "an array": json.dumps(ROWS, indent=1),
     "trainer_state.json": json.dumps({"best_metric": None, "global_step": 12, "log_history": ROWS}, indent=2),
     "columns": json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}),
+    "Excel's line of the delimiter": "sep=;\n" + text_of(ROWS, delimiter=";").replace(".", ","),
+    "a torn last row": text_of(ROWS) + "13,9",
+    "a console's blocks": "Using cpu device\n" + "".join(
+        f"{'-' * 30}\n| time/         |    |\n|    step       | {row['step']}  |\n| reward        | {row['reward']} |\n"
+        f"| entropy       | {row['entropy']} |\n| kl            | {row['kl']} |\n{'-' * 30}\n".replace("time/", "metrics/") for row in ROWS
+    ),
     "printed dictionaries": "".join(f" 5%|#  | 1/9\r{row}\n" for row in ROWS),
     "newest first": text_of(ROWS[::-1]),
     "in no order": text_of(random.Random(1).sample(ROWS, len(ROWS))),
@@ -125,6 +131,65 @@ def test_a_console_of_verl_is_read_between_other_lines(tmp_path: Path) -> None:
     lines = "\x1b[36m(TaskRunner pid=7)\x1b[0m step:{0} - actor/entropy:np.float64(0.{0}) - critic/score/mean:0.5 - timing_s/step:9\nINFO\n"
     history = read(tmp_path, "".join(lines.format(step) for step in (1, 2)), "console.log")
     assert found(history) == {"entropy": ([1, 2], [0.1, 0.2]), "reward": ([1, 2], [0.5, 0.5])}
+
+
+def test_of_a_console_that_is_cut_in_a_line_no_cut_value_is_read(tmp_path: Path) -> None:
+    whole = "step:{0} - actor/entropy:0.{0} - actor/ppo_kl:8.16e-06 - training/global_step:{0} - critic/score/mean:0.5\n"
+    history = read(tmp_path, (whole.format(1) + whole.format(2)).partition("e-06 - training/global_step:2")[0], "console.log")
+    assert found(history) == {"entropy": ([1, 2], [0.1, 0.2]), "kl_old": ([1], [8.16e-06]), "reward": ([1], [0.5])}
+    assert history.notes == []
+
+
+def test_a_console_of_stable_baselines3_is_read(tmp_path: Path) -> None:
+    block = """-----------------------------------------
+| rollout/                |             |
+|    ep_rew_mean          | {0}.5        |
+| time/                   |             |
+|    total_timesteps      | {0}         |
+| train/                  |             |
+|    entropy_loss         | -0.{0}      |
+|    approx_kl            | 0.01 |
+-----------------------------------------
+"""
+    history = read(tmp_path, "Using cpu device\n" + block.format(1) + "Eval\n" + block.format(2) + block.format(3)[:-130], "console.log")
+    assert history.dialect.name == "Stable-Baselines3"
+    assert found(history) == {"reward": ([1, 2, 3], [1.5, 2.5, 3.5]), "entropy": ([1, 2], [0.1, 0.2]), "kl_old": ([1, 2], [0.01, 0.01])}
+
+
+def test_rows_that_are_printed_before_their_step_belong_to_it(tmp_path: Path) -> None:
+    lines = (
+        "rollout {0}: {{'rollout/raw_reward': 0.{0}}}\nstep {0}: {{'train/entropy_loss': 0.5, 'train/ppo_kl': 0.0, 'train/step': {0}}}\n"
+    )
+    history = read(tmp_path, "".join(lines.format(step) for step in range(5)), "console.log")
+    assert history.series["reward"].steps.tolist() == [0, 1, 2, 3, 4]
+    assert history.notes == []
+
+
+def test_evaluation_columns_do_not_hide_the_trainer(tmp_path: Path) -> None:
+    names = ("loss", "kl", "entropy", "reward", "reward_std", "completions/mean_length", "runtime", "num_tokens")
+    rows = [{"train/global_step": step, **{f"{part}/{name}": 0.5 for part in ("train", "eval") for name in names}} for step in (1, 2)]
+    history = read(tmp_path, text_of(rows))
+    assert history.dialect.name == "TRL"
+    assert history.series["heldout_reward"].column == "eval/reward"
+    short = {"step": 1, "reward": 0.5, "kl": 0.1, "completion_length": 9, "rewards/soft_format_func": 0.5, "rewards/accuracy": 0.1}
+    assert read(tmp_path, text_of([short])).series["parsed"].column == "rewards/soft_format_func"
+
+
+@pytest.mark.parametrize(
+    ("columns", "known"),
+    [
+        ({"completions/mean_length": 9, "eval/loss": 2, "eval/runtime": 3}, {"answer_length"}),
+        ({"rewards/chosen": -1, "rewards/rejected": -2, "rewards/code/std": "nan"}, set()),
+        ({"sampling/importance_sampling_ratio/mean": 0.5}, set()),
+        ({"train/pg_clipfrac": 0, "train/ppo_kl": 0, "eval/step": 3, "eval/aime": 0.3}, {"clip_fraction", "kl_old", "heldout_reward"}),
+    ],
+    ids=["evaluation", "pairs", "ratios of whole answers", "evaluation's step"],
+)
+def test_columns_that_are_like_a_quantity_are_not_read(columns: dict[str, Any], known: set[str], tmp_path: Path) -> None:
+    history = read(tmp_path, text_of([{"step": step, **columns} for step in range(1, 4)]))
+    assert history.series.keys() == known
+    assert history.not_finite == {}
+    assert "heldout_reward" not in known or history.series["heldout_reward"].column == "eval/aime"
 
 
 @pytest.mark.parametrize(
@@ -242,6 +307,9 @@ def test_columns_that_nothing_reads_are_listed_with_the_nearest_name_and_percent
         ("[1, 2]", "JSON without rows"),
         ("", "is empty"),
         ("a,b\n1,2\n1,2,3\n", "no table"),
+        ("Step 1 | Reward: 0.5\nStep 2 | Reward: 0.6\n", "neither CSV"),
+        ("Step 1 | Reward: 0.5\nStep 1 | loss: 0.5 | Reward: 0.6\n", "more cells"),
+        ("\x1f\x8b\x08\x00", "unpack"),
         ("hello\nworld\n", "neither CSV"),
         ("\x00\x01", "binary"),
     ],
