@@ -151,7 +151,7 @@ def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
 
 
 def test_an_engine_need_not_say_what_its_moves_are_worth(scripted: Callable[..., ScriptedEngine]) -> None:
-    """As engines with an opening book; UCI demands only `bestmove`."""
+    """Engines with an opening book say none; UCI demands only `bestmove`."""
     engine = scripted({"kind": "no score", "times": 99})
     boards = BOARDS[:3]
     assert engine_moves(engine.path, boards) == [scripted_best(board) for board in boards]
