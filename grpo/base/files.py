@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -96,11 +96,11 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     return manifest
 
 
-def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Return a folder's manifest. Raises CorruptError if it is damaged, or a file is missing, added or changed."""
+def verified_manifest(folder: Path, *, names: Collection[str] = ()) -> dict[str, Any]:
+    """Return a folder's manifest. Raises CorruptError if it is damaged, or a file (of `names`) is missing, added or changed."""
     manifest = read_manifest(folder)
     expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
-    for name in sorted(expected.keys() | actual.keys()):
+    for name in sorted(names or expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
             state = "missing" if name not in actual else "not in the manifest" if name not in expected else "changed since it was written"
             raise CorruptError(f"{folder / name} is {state}")
@@ -153,7 +153,9 @@ def explain_write_errors(target: Path) -> Iterator[None]:
     except OSError as error:
         parent = next(folder for folder in target.parents if folder.exists())
         # For a file elsewhere, the remedy would name the wrong folder.
-        is_barred = error.errno in (errno.EACCES, errno.EPERM) and Path(error.filename or "/").is_relative_to(target.parent)
+        place = Path(error.filename or "/")
+        is_near = place.is_relative_to(target.parent) or place in target.parents[:-1]
+        is_barred = is_near and error.errno in (errno.EACCES, errno.EPERM)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "free disk space, or raise the file size limit or the quota"
         elif is_barred or error.errno == errno.EROFS:

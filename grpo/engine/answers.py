@@ -24,7 +24,7 @@ class EngineError(PlainError, RuntimeError):
 
 
 class IllegalMoveError(EngineError):
-    """An engine's illegal move."""
+    pass
 
 
 class Score(NamedTuple):
@@ -48,10 +48,11 @@ def parse_best_move(data: bytes) -> str:
     return "" if line[1] in _NO_MOVE else line[1].decode("ascii", "replace")
 
 
-def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
+def parse_answer(data: bytes, *, num_lines: int | None = None, needs_scores: bool = True) -> EngineAnswer:
     """Return the best move, and scores and depth of the last complete iteration. `data` is the output since `go`.
 
-    A complete iteration scores `num_lines` moves (default: the highest rank). Raises EngineError without a best move or such an iteration.
+    A complete iteration scores `num_lines` moves (default: the highest rank). Raises EngineError without a best move or,
+    with `needs_scores`, such an iteration.
     """
     best_move = parse_best_move(data)
     if not best_move:
@@ -69,6 +70,8 @@ def parse_answer(data: bytes, *, num_lines: int | None = None) -> EngineAnswer:
     complete = [depth for depth, scores in iterations.items() if len(scores) == highest_rank]
     if num_lines is not None and iterations:
         raise EngineError(f"the engine scored {max(map(len, iterations.values()))} of {num_lines} moves")
-    if not complete:
+    if not complete and needs_scores:
         raise EngineError("the engine gave no score")
+    if not complete:
+        return EngineAnswer(best_move=best_move, scores={})
     return EngineAnswer(best_move=best_move, scores=iterations[max(complete)], depth=max(complete))

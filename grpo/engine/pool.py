@@ -37,6 +37,7 @@ class Query:
     limit: str  # Arguments of `go`, such as `depth 2` or `nodes 50`.
     moves: frozenset[str] | None = None  # Exactly these moves (UCI) must get scores; None: any.
     board: chess.Board | None = field(default=None, compare=False)  # Position, if known; parsing a FEN takes half as long as a search.
+    needs_scores: bool = True
     then: "Callable[[EngineAnswer], Query] | None" = field(default=None, compare=False)
     """Takes the first answer and returns a second search of the position. Only the second answer counts."""
 
@@ -46,7 +47,7 @@ def verify(answer: EngineAnswer, query: Query) -> None:
     word, _, number = query.limit.partition(" ")
     # Some engines stop below the depth at a mate or a single legal move.
     is_settled = len(answer.scores) == 1 == len(query.moves or ()) or any(score.is_mate for score in answer.scores.values())
-    if word == "depth" and answer.depth < int(number.split()[0]) and not is_settled:
+    if word == "depth" and query.needs_scores and answer.depth < int(number.split()[0]) and not is_settled:
         raise EngineError(f"the engine searched to depth {answer.depth} instead of {number}")
     if query.moves is not None:
         if unknown := sorted({*answer.scores, answer.best_move} - query.moves):
@@ -217,7 +218,7 @@ class EnginePool(AbstractContextManager["EnginePool"]):
                 if (data := process.take_until(b"bestmove")) is None:
                     process.raise_if_hung()
                     continue
-                answer = parse_answer(data, num_lines=None if query.moves is None else len(query.moves))
+                answer = parse_answer(data, num_lines=None if query.moves is None else len(query.moves), needs_scores=query.needs_scores)
                 verify(answer, query)
                 if query.then is not None:
                     second = query.then(answer)

@@ -53,7 +53,7 @@ class EnginePlayer:
         self._says = says
 
     def choose(self, boards: Sequence[chess.Board], games: Sequence[int]) -> list[chess.Move | Reply]:
-        queries = [Query(fen=fen_of(board), limit=self._limit, board=board) for board in boards]
+        queries = [Query(fen=fen_of(board), limit=self._limit, board=board, needs_scores=False) for board in boards]
         moves: list[chess.Move | Reply] = []
         for board, game, answer in zip(boards, games, self._pool.search(queries, gives_up=self._says is None), strict=True):
             if isinstance(answer, EngineError):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from grpo.base.files import explain_write_errors
 from steps import STEPS
 from steps.cli.options import open_in_browser
 from steps.run.code import ROOT
@@ -32,7 +33,8 @@ def command(name: str) -> int:
     ids = [attempt.task.partition("/")[0] for attempt in run.attempts if attempt.step == step]
     run_id = (ids[-1] if ids else "") or run.name
     file = machine.home / "cards" / f"{run_id}-{step}.html"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
     metaflow = [sys.executable, str(ROOT / FLOW_FILE), "--quiet", "card", "get", f"{run_id}/{step}", str(file)]
     result = subprocess.run(metaflow, capture_output=True, text=True, check=False)
     if result.returncode or not file.exists():

@@ -34,7 +34,10 @@ def write_export(policy: FoundPolicy, store: Store, out: Path) -> None:
     """Write the new folder `out`: the policy's files, its model card, and a manifest with run, step and strength."""
     results, facts = results_of(policy.record, store), policy_facts(policy.folder)
     hashes = {weights_file(policy.folder).name: policy.weights_hash, "action table": facts["action_table"]}
-    card = page("model_card", results=results, run=policy.run, policy_step=policy.policy_step, described=facts, hashes=hashes)
+    if (exported := policy.folder / EXPORT_CARD).is_file():
+        card = exported.read_text(encoding="utf-8")
+    else:
+        card = page("model_card", results=results, run=policy.run, policy_step=policy.policy_step, described=facts, hashes=hashes)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
         for name in policy_file_names(policy.folder):

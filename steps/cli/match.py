@@ -1,5 +1,6 @@
 """Command `chess-grpo match`."""
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +60,8 @@ def _refuse_existing(paths: Sequence[Path]) -> None:
             raise ConfigError(f"{path} already exists; name another file, or remove it")
         if not path.absolute().parent.is_dir():
             raise ConfigError(f"{path}: there is no folder {path.absolute().parent}; create the folder, or name another")
+        if not os.access(path.absolute().parent, os.W_OK):
+            raise ConfigError(f"{path}: {path.absolute().parent} is not writable; name another")
     if len({path.absolute() for path in paths}) < len(paths):
         raise ConfigError(f"--pgn and --html both name {paths[0]}; name different files")
 

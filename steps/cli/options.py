@@ -48,4 +48,5 @@ def _temperature(_context: click.Context, _option: click.Parameter, value: float
 
 _SAMPLING: Final = "0 (default): play the most probable move. T > 0: sample moves at temperature T."
 temperature_option = click.option("--temperature", type=float, callback=_temperature, default=BEST_MOVE, metavar="T", help=_SAMPLING)
-device_option = click.option("--device", default="cpu", help="cpu (default), cuda or auto.")  # A GPU gains nothing for single boards.
+_DEVICE: Final = click.Choice(["cpu", "cuda", "auto"])
+device_option = click.option("--device", type=_DEVICE, default="cpu", help="Default: cpu.")  # A GPU gains nothing for single boards.

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from grpo.base.files import sha256_file, sha256_json
+from grpo.base.files import explain_write_errors, sha256_file, sha256_json
 from grpo.settings.tree import Settings
 from grpo.statistics.intervals import Estimate, Unit, between_runs, claimed_mean, within_runs
 from steps import STEPS
@@ -111,7 +111,8 @@ def _code(kind: str, network: str) -> str:
 
 
 def _run_all(plan: Sequence[PlannedRun], folder: Path, store: Store) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     finished = {row.planned.key for row in read_sweep(plan, store) if row.is_finished}
     click.echo(f"Sweep {folder.name}: {len(plan)} runs, {len(finished)} of them are finished")
     for number, run in enumerate(plan, start=1):

@@ -16,7 +16,7 @@ from grpo.base.errors import PlainError
 from grpo.base.files import MANIFEST, CorruptError, read_json, sha256_file, verified_manifest
 from grpo.base.suggestions import nearest
 from grpo.metrics.shared import PRETRAINED_STEP
-from grpo.policy.files import is_policy, missing_files, weights_file
+from grpo.policy.files import is_policy, missing_files, policy_file_names, weights_file
 from steps.names import ALIASES, CHAMPION, CHECKPOINTS, REPORT
 from steps.run.commands import pasteable, resume_command, shortened
 from steps.run.machine import Machine
@@ -153,7 +153,7 @@ def named_policy(name: str, machine: Machine, *, role: str, preset: str = "") ->
     if match := _REGISTERED.fullmatch(name):
         return _registered(match["name"], match["preset"] or preset, machine)
     run_name, slash, step = name.partition("/")
-    if slash and _REGISTERED.fullmatch(run_name):
+    if slash and (run_name == INCLUDED or _REGISTERED.fullmatch(run_name)):
         raise NotFoundError(f"{run_name} is one checkpoint already; for another checkpoint give RUN/STEP")
     made_by = "finetune" if slash else "select"
     run = find_run(run_name, store, has=lambda run: run.output_of(made_by) is not None, names=POLICY_NAMES)
@@ -213,6 +213,6 @@ def _in_folder(path: Path) -> FoundPolicy:
     if not is_policy(folder):
         fault = f"is not the folder of a policy: it has no {' and '.join(missing_files(path))}" if path.is_dir() else "is not a folder"
         raise NotFoundError(f"{path} {fault}; give {POLICY_NAMES}")
-    facts = verified_manifest(folder) if (folder / MANIFEST).is_file() else {}
+    facts = verified_manifest(folder, names=policy_file_names(folder)) if (folder / MANIFEST).is_file() else {}
     step = facts.get("step") if facts.get("kind") in ("checkpoint", "export") else None
     return FoundPolicy(folder=folder, run=facts.get("run", path.name), policy_step=step, strength=facts.get("strength", ""))

@@ -131,9 +131,9 @@ def scripted_best(board: chess.Board) -> str:
     return move_scores(board.fen(), sorted(move.uci() for move in board.legal_moves), "")[0][1]
 
 
-def engine_moves(path: str, boards: Sequence[chess.Board]) -> list[str]:
+def engine_moves(path: str, boards: Sequence[chess.Board], limit: str = "nodes 37") -> list[str]:
     with EnginePool(path, num_processes=1, options={"Hash": 1}) as pool:
-        return [move.uci() for move in moves_of(EnginePlayer(pool, limit="nodes 37", name="37 nodes"), boards)]
+        return [move.uci() for move in moves_of(EnginePlayer(pool, limit=limit, name="37 nodes"), boards)]
 
 
 def test_the_engines_best_move_is_played_after_a_fresh_search_of_so_many_nodes(scripted: Callable[..., ScriptedEngine]) -> None:
@@ -148,3 +148,19 @@ def test_an_engine_that_fails_on_a_board_ends_the_match_and_no_move_is_invented(
     engine = scripted({"kind": kind, "fen": BOARDS[2].fen(), "times": 99}, positions=[board.fen() for board in BOARDS[:4]])
     with pytest.raises(EngineError):
         engine_moves(engine.path, BOARDS[:4])
+
+
+def test_an_engine_need_not_say_what_its_moves_are_worth(scripted: Callable[..., ScriptedEngine]) -> None:
+    """Engines with an opening book say none; UCI demands only `bestmove`."""
+    engine = scripted({"kind": "no score", "times": 99})
+    boards = BOARDS[:3]
+    assert engine_moves(engine.path, boards) == [scripted_best(board) for board in boards]
+    assert engine_moves(engine.path, boards, limit="depth 3") == [scripted_best(board) for board in boards]
+    assert len(engine.searches()) == 6, "none was repeated"
+
+
+def test_an_engine_may_stop_below_its_depth_as_many_do_with_a_single_legal_move(scripted: Callable[..., ScriptedEngine]) -> None:
+    engine = scripted({"kind": "shallow", "times": 99})
+    board = chess.Board("k7/8/1K6/8/8/8/8/6R1 b - - 0 1")
+    assert engine_moves(engine.path, [board], limit="depth 3") == ["a8b8"]
+    assert len(engine.searches()) == 1

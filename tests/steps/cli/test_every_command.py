@@ -1,5 +1,6 @@
 """Every command knows the same names of runs and policies; no message has the password of the tracking store's address."""
 
+import errno
 import socket
 from contextlib import suppress
 from dataclasses import replace
@@ -49,6 +50,27 @@ def test_each_that_takes_a_policy_or_a_run_looks_for_it_in_the_same_way(home: Pa
         assert wanted in capsys.readouterr().err, words
     with pytest.raises(NotFoundError, match=wanted):
         find_origin("lsat", "smoke", machine)
+
+
+@pytest.mark.parametrize("words", [("sweep", TEST, "--seeds", "0"), ("card", "1001/pretrain")])
+def test_a_home_that_may_not_be_written_is_named(
+    words: tuple[str, ...], home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(machine_of(home), MadeRun(name="1001", until="pretrain"))
+
+    def barred(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(home.parent))
+
+    monkeypatch.setattr(Path, "mkdir", barred)
+    assert main(words) == 1
+    assert f"{home}" in (said := capsys.readouterr().err)
+    assert "could not be written (Permission denied)" in said
+    assert "set CHESS_GRPO_HOME" in said
+
+
+def test_a_device_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["uci", "--device", "gpu"]) == 2
+    assert "'gpu' is not one of" in capsys.readouterr().err
 
 
 def test_ui_does_not_show_the_page_of_whoever_has_its_port(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,14 @@ def test_an_engine_that_names_no_legal_move_loses_its_game_and_repeated_searches
     assert "no legal move named" in (tmp_path / "games.pgn").read_text()
 
 
+def test_a_folder_that_may_not_be_written_is_refused_before_any_game(console: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    code, out, err = console("match", "random", "random", "--pgn", tmp_path / "a.pgn")
+    assert (code, out) == (1, "")
+    assert f"{tmp_path}" in err
+    assert "match: " not in err
+
+
 def test_what_cannot_be_is_refused_before_any_game(console: Run, tmp_path: Path) -> None:
     there = tmp_path / "there.pgn"
     there.write_text("mine")

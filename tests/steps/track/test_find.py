@@ -116,6 +116,7 @@ def test_last_without_a_run_is_refused_and_not_suggested(tmp_path: Path) -> None
         ("last/6/2", "no checkpoint of step 6/2: .* Available steps: 2, 6"),
         ("run-1/²", "no checkpoint of step ²"),
         ("peak/6", "is one checkpoint already"),
+        ("included/6", "is one checkpoint already"),
         ("", "is called ''"),
         ("../run-1", "is not a folder; give champion, peak"),
         ("v9", "no policy of preset laptop in .* is called 'v9'; let a run finish first"),
