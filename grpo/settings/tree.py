@@ -91,7 +91,7 @@ class PolicyConfig(Section):
     (`docs/language.md`); it changes some defaults.
     """
     network: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")] = "replies"
-    """File in `grpo/policy/networks` with the class `Network` (docs/library.md). `replies` also looks at the replies to its two likeliest
+    """File in `grpo/policy/networks` with the class `Network` (docs/library.md). `replies` also looks at the replies to its three likeliest
     moves. `afterstates` does not, and plays in less than half the time."""
     width: Annotated[int, Field(ge=8, le=4_096, multiple_of=8)] = 256
     """Width of the embeddings, whose sum describes the position after a move."""

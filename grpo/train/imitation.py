@@ -29,8 +29,8 @@ def imitate(policy: NetworkPolicy, train: LabelArrays, validation: LabelArrays, 
     """
     positions, validation_positions = (PositionBatch.from_arrays(boards).with_features() for boards in (train, validation))
     played, batches = torch.from_numpy(train.played), _batches(len(train), config.batch_size, seed=seed)
-    # Only the last eighth, because replies are slow.
-    first_with_replies = config.num_steps - config.num_steps // 8 + 1
+    # Only the last quarter, because replies are slow.
+    first_with_replies = config.num_steps - config.num_steps // 4 + 1
     policy.look_ahead(False)
 
     def rate(step: int) -> float:

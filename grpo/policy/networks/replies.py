@@ -6,7 +6,7 @@ for the opponent. Threats come from the first columns of the same embedding and 
 A candidate's threat t is the largest of its replies' threats. The candidate's logit changes by m - t. The mean m is over the candidates
 with replies.
 
-Threats cost several times as much as the logits, so pretraining uses them only in its last eighth. A new network's threats are 0.
+Threats cost several times as much as the logits, so pretraining uses them only in its last quarter. A new network's threats are 0.
 
 Legend: B boards, A legal moves of a board (padded), K candidates of a board, N legal moves of all boards.
 """
@@ -23,7 +23,7 @@ from grpo.policy.distribution import PositionBatch
 from grpo.policy.networks import afterstates
 from grpo.settings.tree import PolicyConfig
 
-NUM_CANDIDATES: Final = 2
+NUM_CANDIDATES: Final = 3
 WIDTH: Final = 64
 """Most columns of the embedding that threats use."""
 _ROUNDING: Final = 0.01  # Far above a logit's rounding error in float32.

@@ -113,15 +113,15 @@ def test_the_gradient_is_that_of_the_logits() -> None:
         torch.testing.assert_close((above - below) / 2e-6, (parameter.grad * direction).sum(), rtol=1e-5, atol=1e-6)
 
 
-def test_imitation_looks_at_replies_in_its_last_eighth() -> None:
+def test_imitation_looks_at_replies_in_its_last_quarter() -> None:
     policy = new_policy(CONFIG, seed=0, device=CPU)
     config = PretrainConfig(batch_size=8, learning_rate=1e-3, steps_per_validation=1, num_steps=16)
     arrays = fake_arrays(some_boards(24, seed=1))
     moved = []
     for _ in imitate(policy, arrays, fake_arrays(some_boards(16, seed=2)), config, seed=0):
         moved.append(bool(policy.network.threats.score.weight.any()))
-        assert policy.network.looks_ahead == (len(moved) > 14)
-    assert moved == [False] * 14 + [True] * 2
+        assert policy.network.looks_ahead == (len(moved) > 12)
+    assert moved == [False] * 12 + [True] * 4
     assert policy.network.looks_ahead, "also if the best weights are of an earlier step"
 
 
