@@ -99,7 +99,8 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 def verified_manifest(folder: Path, *, names: Collection[str] = ()) -> dict[str, Any]:
     """Return a folder's manifest. Raises CorruptError if it is damaged, or a file (of `names`) is missing, added or changed."""
     manifest = read_manifest(folder)
-    expected, actual = manifest["files"] | manifest["aside"], file_hashes(folder)
+    expected = manifest["files"] | manifest["aside"]
+    actual = {name: sha256_file(folder / name) for name in names if (folder / name).is_file()} if names else file_hashes(folder)
     for name in sorted(names or expected.keys() | actual.keys()):
         if expected.get(name) != actual.get(name):
             state = "missing" if name not in actual else "not in the manifest" if name not in expected else "changed since it was written"

@@ -193,7 +193,7 @@ class Trainer(Generic[_Policy, _Start, _Rollout, _States]):
         return taken, {**(self.problem.step_metrics(taken, refused) if taken else {}), **counts}
 
     def _minibatches(self, rows: Tensor) -> Iterator[Tensor]:
-        # 0 is the rollout's only epoch.
+        # 0 is the rollout's only epoch. Parts can be empty.
         order = rows[torch.randperm(len(rows), generator=torch_stream(self._seed, "minibatches", self.num_steps_done, 0))]
         yield from (part for part in order.tensor_split(self._config.num_minibatches) if len(part))
 
