@@ -6,7 +6,7 @@ from grpo.base.documents import write_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
 from grpo.match.ladder import Ladder, LadderReport, Meeting, Rung, ladder_pairings, make_rungs, rate_rungs, wide_gaps
-from grpo.match.matches import MatchResult, play_match
+from grpo.match.matches import MatchResult, Pairing, play_matches
 from grpo.match.openings import make_openings
 from grpo.metrics.records import Record
 from grpo.metrics.shared import interval_names
@@ -51,7 +51,7 @@ def body(work: Work) -> None:
 
 def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchResult]:
     """Return (stronger rung, weaker rung) -> match."""
-    config, meetings, results = work.settings.evaluation, ladder_pairings(len(rungs)), {}
+    config, meetings, pairings = work.settings.evaluation, ladder_pairings(len(rungs)), list[Pairing]()
     count = config.num_calibration_pairs
     with playing_engines(work.machine) as pool:
         rng = numpy_stream(_SEED, "openings", "ladder")
@@ -59,9 +59,14 @@ def _play(work: Work, rungs: tuple[Rung, ...]) -> dict[tuple[int, int], MatchRes
         for number, meeting in enumerate(meetings):
             part = openings[number * count : (number + 1) * count]  # No shared openings, so errors are independent.
             first, second = (rungs[index].player(pool, numpy_stream(_SEED, "ladder", *meeting, index)) for index in meeting)
-            results[meeting] = play_match(first, second, part, max_plies=config.max_plies, num_processes=work.machine.num_threads)
-            work.progress(2 * count * len(results), 2 * count * len(meetings), "games")
-    return results
+            pairings.append(Pairing(first=first, second=second, openings=part))
+        results = play_matches(
+            pairings,
+            max_plies=config.max_plies,
+            on_games_done=lambda done: work.progress(done, 2 * len(openings), "games"),
+            num_processes=work.machine.num_threads,
+        )
+    return dict(zip(meetings, results, strict=True))
 
 
 def _meeting(ladder: Ladder, meeting: tuple[int, int], result: MatchResult) -> Meeting:

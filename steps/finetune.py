@@ -58,7 +58,7 @@ def body(work: Work) -> None:
     origin = None if checkpoint is None else load_checkpoint(checkpoint, work.device, NetworkPolicy)
     first = 0 if origin is None else origin[1].step
     # The engines start at the first query; the dataset's boards have values.
-    with EnginePool(work.machine.stockfish, num_processes=work.machine.num_threads, options=engine_options()) as pool:
+    with EnginePool(work.machine.stockfish, num_processes=work.machine.num_engines, options=engine_options()) as pool:
 
         def values(boards: Sequence[chess.Board]) -> Iterator[ValueTable | EngineError]:
             return value_tables(boards, pool, depth=settings.boards.depth)

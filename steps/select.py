@@ -18,6 +18,7 @@ from grpo.base.files import copy_folder
 from grpo.board.phases import PHASES
 from grpo.engine.move_values import engine_options
 from grpo.engine.pool import EnginePool
+from grpo.match.forks import num_forks
 from grpo.match.ladder import Ladder, PlacedGames, ladder_difference
 from grpo.match.matches import MatchResult, PlayedGame
 from grpo.match.selection import Selection
@@ -203,11 +204,13 @@ def _screening_matches(games: Mapping[str, Sequence[PlayedGame]], screened: Scre
 def _write_games(work: Work, step: int, policies: Sequence[Competitor], stages: Mapping[str, Sequence[MatchResult]]) -> None:
     machine, [confirmed] = work.machine, stages[CONFIRMATION]
     candidate, initial = (policy.move_probabilities for policy in policies)
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_engines, options=engine_options()) as pool:
         annotated = annotate(confirmed, (candidate, initial), pool, depth=work.settings.boards.depth)
     notes = {CONFIRMATION: annotated}
     texts = [
-        event_pgn(matches, event=stage, seed=work.settings.seed, annotated=notes.get(stage)) for stage, matches in stages.items() if matches
+        event_pgn(matches, event=stage, seed=work.settings.seed, annotated=notes.get(stage), num_processes=num_forks(machine.num_threads))
+        for stage, matches in stages.items()
+        if matches
     ]
     (work.folder / PGN).write_text("\n".join(texts), encoding="utf-8")
     title = f"Step {step:,} against the pretrained policy: games worth looking at"

@@ -25,9 +25,9 @@ LOGISTIC_SLOPE: Final = 0.003
 """Per centipawn. The curve is flatter than win probability, because a policy rewarded by win probability does not learn to finish games."""
 LICHESS_SLOPE: Final = 0.00368208  # Per centipawn.
 MATE_BAND: Final = 0.02  # Width of the bands for forced mates: [0, 0.02] and [0.98, 1].
-HASH_MIB: Final = 1  # A small hash (cache of positions) is cheap to clear.
+HASH_MIB: Final = 1  # A small hash is cheap to clear.
 NUM_DEEP: Final = 8
-"""Moves of the second search. Searching eight finds as good a best move as searching all, in 0.43 of the time (docs/results.md)."""
+"""Moves of the second search. Eight give as good a best move as all, in 0.43 of the time (docs/results.md)."""
 _DRAW: Final = Score(0)
 _MATE: Final = Score(1, is_mate=True)
 _TRIED: Final = (

@@ -28,6 +28,7 @@ _MAX_FAILURES_IN_A_ROW: Final = 5
 _MAX_FAILED_FRACTION: Final = 0.01
 """The engine also counts as broken if this fraction of queries failed. Failures on one kind of position would bias the dataset."""
 _MIN_FAILED: Final = 10  # Fewer failed queries may be chance.
+_NUM_OF_FORK: Final = 2  # One searches while Python reads the other's answer.
 _NEW_GAME: Final = "ucinewgame\n"  # Clears the hash, so equal positions get equal answers.
 
 
@@ -80,8 +81,7 @@ class _Job:
 class EnginePool(AbstractContextManager["EnginePool"]):
     """Engine processes, killed when the context ends.
 
-    Only one thread may use the pool. The thread must outlive the pool: with `setpriv`, Linux kills an engine when the thread that
-    started the engine ends.
+    Only one thread may use the pool. It must outlive the pool, because `setpriv` kills an engine when its thread ends.
     """
 
     def __init__(self, path: str, *, num_processes: int, options: Mapping[str, str | int]) -> None:
@@ -180,8 +180,8 @@ class EnginePool(AbstractContextManager["EnginePool"]):
         return f"{self._num_failed:,} of {self._num_finished:,} searches" if is_over else ""
 
     def _ready(self) -> None:
-        if self._owner != os.getpid():  # After a fork, the engines belong to the parent; this process starts one.
-            self._owner, self._num_processes = os.getpid(), 1
+        if self._owner != os.getpid():  # After a fork, the engines belong to the parent; this process starts its own.
+            self._owner, self._num_processes = os.getpid(), _NUM_OF_FORK
             self._of_parent, self._processes, self._running = self._processes, [], {}
         assert not self._running, "only one call at a time: another call has unread answers"
 

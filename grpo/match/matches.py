@@ -231,7 +231,7 @@ def play_matches(
 
     Raises ValueError for a player's illegal move. With several processes, raises ForkError for this or if a process dies.
     """
-    # Large parts: a board among 80 takes a policy half as long as among 20.
+    # A board among 80 takes a policy half as long as among 20.
     num_parts = num_processes // math.gcd(num_processes, len(pairings))
     games = [list(_games(pairing, max_plies)) for pairing in pairings]
     shares: dict[int, list[tuple[int, int]]] = {}  # Process -> its games' matches and rows.

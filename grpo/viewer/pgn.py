@@ -4,11 +4,13 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Final
 
 import chess
 
 from grpo.engine.answers import Score
+from grpo.match.forks import Tell, in_processes
 from grpo.match.matches import CENTIPAWNS, DEPTH, MatchResult, PlayedGame
 from grpo.viewer.annotations import AnnotatedGame, MoveNote, round_number
 
@@ -25,6 +27,7 @@ def event_pgn(
     played_on: date | None = None,
     facts: Mapping[str, str] | None = None,
     annotated: Mapping[int, AnnotatedGame] | None = None,
+    num_processes: int = 1,
 ) -> str:
     """Return the games of all `results` as PGN.
 
@@ -36,8 +39,9 @@ def event_pgn(
     Comments on annotated moves have White's score in pawns (`[%eval 0.35]`) or moves to mate (`[%eval #3]`), the move's probability, and
     the mover's win probability.
     """
-    texts = []
-    for number, (result, game) in enumerate((match, game) for match in results for game in match.games):
+    games = list(enumerate((match, game) for match in results for game in match.games))
+
+    def text(number: int, result: MatchResult, game: PlayedGame) -> str:
         noted = (annotated or {}).get(number)
         white, black = game.white_and_black(result.first, result.second)
         tags = {
@@ -58,8 +62,13 @@ def event_pgn(
             **(facts or {}),
         }
         header = "\n".join(f'[{name} "{_escaped(value)}"]' for name, value in tags.items())
-        texts.append(f"{header}\n\n{_movetext(game, tags['Result'], None if noted is None else noted.notes)}\n")
-    return "\n".join(texts)
+        return f"{header}\n\n{_movetext(game, tags['Result'], None if noted is None else noted.notes)}\n"
+
+    def texts(part: int, _: Tell) -> list[str]:
+        return [text(number, *entry) for number, entry in games[part::num_processes]]
+
+    parts = in_processes([partial(texts, part) for part in range(num_processes)], lambda _: None)
+    return "\n".join(parts[number % num_processes][number // num_processes] for number, _ in games)
 
 
 def _answers(game: PlayedGame) -> dict[str, str]:

@@ -78,7 +78,7 @@ def _played(entrants: Sequence[Entrant], settings: Settings, machine: Machine, n
 
 def _annotated(result: MatchResult, entrants: Sequence[Entrant], settings: Settings, machine: Machine) -> dict[int, AnnotatedGame]:
     policies = (entrants[0].move_probabilities, entrants[1].move_probabilities)
-    with EnginePool(machine.stockfish, num_processes=machine.num_threads, options=engine_options()) as pool:
+    with EnginePool(machine.stockfish, num_processes=machine.num_engines, options=engine_options()) as pool:
         return annotate(result, policies, pool, depth=settings.boards.depth)
 
 

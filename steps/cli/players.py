@@ -92,7 +92,7 @@ def entered(
 
     def engine_entrant(contestant: Contestant, stream: tuple[str | int, ...]) -> Entrant:
         path = contestant.engine or machine.stockfish
-        pool = stack.enter_context(EnginePool(path, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB}))
+        pool = stack.enter_context(EnginePool(path, num_processes=machine.num_engines, options={"Hash": PLAYING_HASH_MIB}))
         player: Player = EnginePlayer(pool, limit=contestant.limit, name=contestant.text, says=says)
         if contestant.random_share:
             player = DilutedPlayer(player, random_fraction=contestant.random_share, rng=numpy_stream(seed, *stream))

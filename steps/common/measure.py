@@ -39,7 +39,7 @@ INITIAL: Final = "initial policy"  # Name of the pretrained policy as a player.
 
 
 def playing_engines(machine: Machine) -> EnginePool:
-    return EnginePool(machine.stockfish, num_processes=machine.num_threads, options={"Hash": PLAYING_HASH_MIB})
+    return EnginePool(machine.stockfish, num_processes=machine.num_engines, options={"Hash": PLAYING_HASH_MIB})
 
 
 class Arena:

@@ -38,7 +38,7 @@ class Machine:
     home: Path  # CHESS_GRPO_HOME, else `.chess_grpo` in the working directory: outputs and SQLite tracking store.
     tracking_uri: str  # MLFLOW_TRACKING_URI, else an SQLite file in `home`.
     device: str  # CHESS_GRPO_DEVICE: `cpu`, `cuda` or (default) `auto`, a GPU if torch finds one.
-    num_threads: int  # Torch's threads, and parallel engines: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
+    num_threads: int  # Torch's threads, and processes: CHESS_GRPO_THREADS, else all usable cores. The number changes rounding.
     store: str = ""  # CHESS_GRPO_STORE; empty for `home`.
     is_container: bool = False
     task: str = ""  # CHESS_GRPO_TASK; empty outside of a flow.
@@ -60,6 +60,11 @@ class Machine:
             task=os.environ.get(TASK) or "",
             mirror=_one_of(MIRROR, (OFF, OFFLINE, ONLINE)),
         )
+
+    @property
+    def num_engines(self) -> int:
+        """One more than cores, because an engine waits while Python reads its answer."""
+        return self.num_threads + 1
 
     @property
     def shown_uri(self) -> str:
