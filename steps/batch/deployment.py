@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -102,10 +102,8 @@ def main(flow: Any) -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(signal_number) is not signal.SIG_IGN:
             signal.signal(signal_number, _stop)
-    # With a store in S3, journals may be on other machines, so each task sends its own.
-    sending = nullcontext() if machine.store else launcher_sending(machine, lambda: current.run_id)
     try:
-        with sending:
+        with launcher_sending(machine, lambda: current.run_id):
             flow()
     except SystemExit as ended:
         if ended.code:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from grpo.base.errors import PlainError
+from grpo.settings.types import S3_SCHEME
 from steps import STEPS
 from steps.run.machine import Machine
 from steps.run.processes import LAUNCHER
@@ -60,6 +61,10 @@ def sending(machine: Machine, attempt: Attempt) -> Iterator[None]:
 @contextmanager
 def launcher_sending(machine: Machine, run_id: Callable[[], str | None]) -> Iterator[None]:
     """Send all attempts of the launched run to MLflow from this process. `run_id` returns None until the run begins."""
+    # With a store in S3, journals may be on other machines, so each task sends its own.
+    if machine.store.startswith(S3_SCHEME):
+        yield
+        return
     os.environ[_BY_LAUNCHER] = "yes"
     sender = _LauncherSender(machine, run_id)
     sender.start()
