@@ -12,6 +12,7 @@ from grpo.base.documents import read_document
 from grpo.base.seeding import numpy_stream
 from grpo.engine.identity import identify
 from grpo.match.ladder import BaselineReport, LadderPairing, LadderReport, make_rungs
+from grpo.match.matches import MatchResult, Pairing
 from grpo.statistics.intervals import Estimate, expected_score
 from steps import baseline, calibrate
 from steps.cards.page import Seen
@@ -27,8 +28,13 @@ def test_each_rung_has_a_rating_with_its_interval_the_same_whatever_the_runs_see
     inputs: dict[str, Path], stockfish: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     met: list[str] = []
-    play = calibrate.play_match
-    monkeypatch.setattr(calibrate, "play_match", lambda *players, **how: met.extend(players[2]) or play(*players, **how))
+    play = calibrate.play_matches
+
+    def noted(pairings: list[Pairing], **how: Any) -> list[MatchResult]:
+        met.extend(opening for pairing in pairings for opening in pairing.openings)
+        return play(pairings, **how)
+
+    monkeypatch.setattr(calibrate, "play_matches", noted)
     calibrated = inputs["calibrate"]
     report, records = read_document(calibrated / REPORT, LadderReport), read_history(calibrated)
     assert [rung.name for rung in report.rungs] == ["random", "stockfish-1-nodes, 50 % random", "stockfish-1-nodes"]
