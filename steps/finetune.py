@@ -1,6 +1,7 @@
 """The step `finetune`. `steps.language.finetune` replaces `body` for language models."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import chess
@@ -16,11 +17,12 @@ from grpo.engine.pool import EnginePool
 from grpo.match.regret import heldout_metrics
 from grpo.metrics.table import FINDING
 from grpo.policy.checkpoints import load_checkpoint
+from grpo.policy.distribution import PRECISIONS
 from grpo.policy.policy import NetworkPolicy
 from grpo.settings.tree import Settings
 from grpo.train.network_problem import NetworkProblem
 from grpo.train.self_play import SelfPlay, state_counts
-from grpo.train.states import DatasetStates, Values
+from grpo.train.states import DatasetStates, Values, with_reference
 from grpo.train.trainer import Trainer
 from steps.cards.page import CardPart, Seen, page_part
 from steps.common.dataset import read_boards
@@ -79,7 +81,8 @@ def _states(
 ) -> tuple[DatasetStates, SelfPlay | None]:
     config, seed = work.settings.grpo, work.settings.seed
     num_dataset, num_own = state_counts(config.states_per_step, config.self_play_fraction)
-    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, prepared=reference.prepared)
+    prepared = partial(with_reference, policy=reference.at_precision(PRECISIONS[config.precision]))
+    dataset = DatasetStates(train, states_per_step=num_dataset, seed=seed, prepared=prepared)
     if not num_own:
         return dataset, None
     return dataset, SelfPlay(
@@ -91,7 +94,7 @@ def _states(
         # Self-play never trains on held-out positions.
         exclude=frozenset(position_key(decode(row)) for row in heldout.encodings),
         num_processes=work.machine.num_threads,
-        prepared=reference.prepared,
+        prepared=prepared,
         say=work.say,
     )
 

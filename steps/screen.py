@@ -39,8 +39,8 @@ from steps.run.work import Work, read_history
 
 STEP: Final = Step(
     name="screen",
-    says="Selects one candidate among a few checkpoints by games against the pretrained policy. After each round the weaker half"
-    " drops out (sequential halving).",
+    says="Selects one candidate among a few checkpoints by games against the pretrained policy (sequential halving): the last, unless"
+    " another is shown to be better.",
     reads=("seed", "evaluation", "selection"),
     reads_kind=True,
     inputs=("join_boards", "pretrain", "finetune"),
@@ -53,7 +53,7 @@ STEP: Final = Step(
 def body(work: Work) -> None:
     checkpoints = {checkpoint_step(folder) for folder in checkpoint_folders(work.inputs["finetune"] / CHECKPOINTS)}
     regrets = _regrets(work.inputs["finetune"], checkpoints)
-    steps = candidates_by_regret({step: regret.value for step, regret in regrets.items()})[: work.settings.selection.num_candidates]
+    steps = candidates_by_regret({step: regret.value for step, regret in regrets.items()}, count=work.settings.selection.num_candidates)
     if not steps:
         reason = f"none of {len(checkpoints):,} checkpoints has a finite held-out regret"
         write_document(work.folder / REPORT, Screened(candidate_step=None, reason=reason, heldout_regret_best=regrets, openings={}))

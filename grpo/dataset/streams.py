@@ -160,7 +160,6 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _kind(uri: str) -> FileKind | str | None:
-    """Return the kind by the suffix, `.zip` for an archive, or None."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(uri).suffixes]
     if suffixes[-1:] == [_ZIP]:
         return _ZIP

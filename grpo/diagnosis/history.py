@@ -273,7 +273,6 @@ def _is_of_language_model(columns: Iterable[str]) -> bool:
 
 
 def _of_training(table: Table) -> Table:
-    """Return the training rows, sorted by time if each row has a time."""
     for name in [name for name in (*table.numbers, *table.texts) if plain(name) in TABLES["runs"]]:
         cells = table.texts.pop(name, None) or [f"{cell:g}" for cell in table.numbers.pop(name)]
         runs = list(dict.fromkeys(cell for cell in cells if cell not in ("", "nan")))
@@ -291,7 +290,6 @@ def _of_training(table: Table) -> Table:
 
 
 def _in_wide_form(table: Table) -> Iterator[Table]:
-    """Yield tables with a row per step and a column per quantity."""
     names = {plain(name): name for name in (*table.numbers, *table.texts)}
     key = next((name for name in table.texts if plain(name) in TABLES["keys"]), None)
     if key is not None and "value" in names:

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import chess
@@ -47,6 +48,7 @@ def logistic(x: float) -> float:
     return (1 + math.tanh(x / 2)) / 2
 
 
+@cache
 def value_of(score: Score) -> float:
     """Return the reward in [0, 1]. A nearer mate is nearer to 0 or 1."""
     if not score.is_mate:

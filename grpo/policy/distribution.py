@@ -44,6 +44,10 @@ class PositionBatch:
     """Result of `with_features`, if computed."""
     cached_replies: CachedReplies | None = None
     """The opponent's replies to the likeliest moves, if computed (`NetworkPolicy.prepared`)."""
+    reference: Tensor | None = None
+    """[B, A] log-probabilities of the KL's reference at temperature 1, if computed (`grpo.train.states.with_reference`)."""
+    reference_of_image: Tensor | None = None
+    """The same for the boards mirrored left to right."""
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -80,6 +84,8 @@ class PositionBatch:
             repeats=self.repeats[rows][:, :width],
             features=None if self.features is None else self.features.select_rows(rows, width),
             cached_replies=None if self.cached_replies is None else self.cached_replies.select_rows(rows),
+            reference=None if self.reference is None else self.reference[rows][:, :width],
+            reference_of_image=None if self.reference_of_image is None else self.reference_of_image[rows][:, :width],
         )
 
     def move_features(self) -> MoveFeatures:

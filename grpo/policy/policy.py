@@ -24,7 +24,7 @@ from grpo.policy.networks import LooksAhead, make_network
 from grpo.settings.kinds import NETWORK
 from grpo.settings.tree import PolicyConfig
 
-_MAX_CACHED: Final = 50_000
+MAX_CACHED: Final = 50_000
 _NUM_CACHED: Final = 4  # Moves of a board with cached replies: more than the network reads, because training changes the likeliest moves.
 _CACHED_AT_ONCE: Final = 1_024  # Boards; limits memory.
 _HASHED_BYTES: Final = 1 << 20
@@ -78,10 +78,10 @@ class NetworkPolicy:
     def prepared(self, positions: PositionBatch) -> PositionBatch:
         """Return the positions with features, and replies if the network looks ahead, for repeated use.
 
-        Features take 1.5 kB per board, replies 9 kB more. A batch of more than `_MAX_CACHED` boards gets no replies.
+        Features take 1.5 kB per board, replies 9 kB more. A batch of more than `MAX_CACHED` boards gets no replies.
         """
         positions = positions.with_features()
-        if not isinstance(self.network, LooksAhead) or not self.network.looks_ahead or len(positions) > _MAX_CACHED:
+        if not isinstance(self.network, LooksAhead) or not self.network.looks_ahead or len(positions) > MAX_CACHED:
             return positions
         pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), _CACHED_AT_ONCE)]
         cached = []

@@ -117,7 +117,7 @@ class PretrainConfig(Section):
 class EvaluationConfig(Section):
     """The ladder's rungs are Stockfish opponents of rising strength, rated by games against each other."""
 
-    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 8
+    heldout_depth: Annotated[int, Field(ge=1, le=30)] = 7
     """Search depth of held-out boards, in plies, above `boards.depth`. With the same search, regret would repeat the reward's noise."""
     num_baseline_pairs: Count = 40
     """Openings of the pretrained policy's matches against a random mover and against Stockfish with one node."""
@@ -149,11 +149,11 @@ class EvaluationConfig(Section):
 
 
 class SelectionConfig(Section):
-    """Sequential halving drops the weaker half of the candidates in each round."""
+    """The last checkpoint is the candidate unless another is shown to be better (sequential halving)."""
 
-    num_candidates: Count = 4
-    """Checkpoints of lowest held-out regret that play screening games."""
-    num_screening_pairs: Count = 40
+    num_candidates: Count = 3
+    """Checkpoints that play screening games: the last, and those of lowest held-out regret."""
+    num_screening_pairs: Count = 50
     """Openings of each candidate in a round of sequential halving."""
     num_confirmation_pairs: Count = 300
     """New openings of each match that decides whether the candidate is stronger than the pretrained policy or the previous champion."""

@@ -1,15 +1,15 @@
 """Sequential halving chooses one of a run's checkpoints by games (Karnin, Koren and Somekh, ICML 2013).
 
-In each round, the remaining checkpoints (candidates) play the initial policy (before GRPO) from the same new openings. The half with the
-lower scores in all rounds so far is dropped. The games overestimate the winner, because these games chose it. A pair score is the mean
-score of an opening's two games, in [0, 1].
+In each round, the remaining checkpoints (candidates) play the initial policy (before GRPO) from the same new openings, and the half with
+the lower scores so far is dropped. But the first candidate, the last checkpoint, stays unless another is shown to be better, because few
+games differ by chance (docs/results.md). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from grpo.base.documents import Document
-from grpo.statistics.intervals import Estimate, paired_interval
+from grpo.statistics.intervals import LEVEL, Estimate, holm, p_value, paired_interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ def halving_rounds(num_candidates: int) -> tuple[int, ...]:
 
 
 def sequential_halving(candidates: Sequence[int], play: Callable[[Sequence[int], int], Mapping[int, Sequence[float]]]) -> HalvingTrace:
-    """Halve the candidates (at least one) until one is left. Of equal candidates, the first stays.
+    """Halve the candidates (at least one) until one is left.
 
     `play`: (candidates, round from 0) -> candidate -> new pair scores, on openings that the round shares.
     """
@@ -63,12 +63,22 @@ def sequential_halving(candidates: Sequence[int], play: Callable[[Sequence[int],
         for candidate, pairs in new_pairs.items():
             scores[candidate] += pairs
         ranked = sorted(remaining, key=lambda candidate: -sum(scores[candidate]))  # Stable, so ties keep their order.
+        if remaining[0] == candidates[0] and not _is_first_beaten([scores[candidate] for candidate in remaining]):
+            ranked = [remaining[0], *(candidate for candidate in ranked if candidate != remaining[0])]
         kept = ranked[: _num_kept(len(remaining))]
         for candidate, pairs in new_pairs.items():
             so_far, is_kept = paired_interval(scores[candidate]), candidate in kept
             entries.append(HalvingEntry(round=number, candidate=candidate, pair_scores=pairs, so_far=so_far, kept=is_kept))
         remaining = [candidate for candidate in remaining if candidate in kept]
     return HalvingTrace(entries=tuple(entries), winner=remaining[0])
+
+
+def _is_first_beaten(scores: Sequence[Sequence[float]]) -> bool:
+    """Return whether another is shown to be better: one-sided 2.5 %, paired by opening, Holm."""
+    first, *others = scores
+    # As pair scores.
+    differences = [[(1 + score - of_first) / 2 for score, of_first in zip(other, first, strict=True)] for other in others]
+    return min(holm([p_value(pairs) for pairs in differences])) <= LEVEL
 
 
 def _num_kept(num_candidates: int) -> int:

@@ -12,11 +12,10 @@ from typing import Final
 
 LEVEL: Final = 0.025  # A claim counts as proven if its one-sided p-value is at most this.
 Z95: Final = 1.959964  # Half-width of a 95 % interval in standard errors.
-REPEATED_Z: Final = tuple(1.977 * math.sqrt(2 / analysis) for analysis in (1, 2))
+REPEATED_Z: Final = (2.178, 2.178)
 """Half-widths, in standard errors, of two intervals: one after half of the sample, one at its end.
 
-Both at once contain the truth with probability 95 %, so games may stop after the first (O'Brien and Fleming, Biometrics 35, 1979; 1.977:
-Jennison and Turnbull, Group Sequential Methods, 2000, table 2.3).
+Both at once contain the truth with probability 95 %, so games may stop after the first (Pocock, Biometrika 64, 1977).
 """
 _NORMAL: Final = NormalDist()
 

@@ -3,14 +3,15 @@
 The initial policy is the policy before GRPO; messages call it the pretrained policy or the candidate's own start. Luck helps to choose the
 best of several checkpoints, so each stage uses new data:
 
-- held-out regret (mean loss of value by the policy's most likely move, on boards outside training) ranks all checkpoints
-- games of sequential halving choose the candidate among those with the lowest regret
+- held-out regret (mean loss of value by the policy's most likely move, on boards outside training) ranks checkpoints
+- games of sequential halving choose the candidate
 - confirmation games from new openings decide
 
 Candidate and initial policy also play engine opponents with known ratings (rungs of the ladder). The registry keeps the champion of earlier
 runs (`previous`). A pair score is the mean score of an opening's two games, in [0, 1].
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -46,9 +47,9 @@ class LadderGain:
     @property
     def detectable(self) -> float:
         """Smallest true difference that all planned games would show with probability 80 %."""
-        # Half-width = z * standard error. Both factors fall as 1 / sqrt(pairs); `REPEATED_Z` has a larger z for games that stop halfway.
-        half_width_at_last = (self.played.high - self.played.value) * self.num_pairs / self.num_planned
-        return half_width_at_last * (1 + 0.8416 / REPEATED_Z[-1])  # 0.8416: normal quantile of 80 %.
+        standard_error = (self.played.high - self.played.value) / REPEATED_Z[0] * math.sqrt(self.num_pairs / self.num_planned)
+        # 2.802 would do without the interim analysis; 1.110: Jennison and Turnbull, Group Sequential Methods, 2000, table 2.2.
+        return 2.802 * math.sqrt(1.110) * standard_error
 
     @property
     def finding(self) -> LadderFinding:
@@ -89,9 +90,9 @@ BETTER_THAN_PREVIOUS = "better than the previous champion"
 AGAINST_OTHERS = "against other opponents (ladder rating less the pretrained policy's)"
 
 
-def candidates_by_regret(regret_by_step: Mapping[int, float]) -> list[int]:
-    """Return the steps, lowest held-out regret first. Of equal regrets, the later step is first."""
-    return sorted(regret_by_step, key=lambda step: (regret_by_step[step], -step))
+def candidates_by_regret(regret_by_step: Mapping[int, float], *, count: int) -> list[int]:
+    """Return at most `count` steps: the last, then those of lowest held-out regret (of equal regrets, the later)."""
+    return sorted(regret_by_step, key=lambda step: (step != max(regret_by_step), regret_by_step[step], -step))[:count]
 
 
 def decide_without_candidate(reason: str) -> Decision:

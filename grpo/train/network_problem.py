@@ -98,7 +98,10 @@ class NetworkProblem:
             yield select_rows(rollout, part.to(rollout.columns.device))
 
     def distribution(self, policy: NetworkPolicy, part: Batch[States]) -> MoveDistribution:
-        return policy.distribution(part.states.positions, temperature=part.temperature)
+        positions = part.states.positions
+        if policy is self.reference and positions.reference is not None:
+            return MoveDistribution.from_logits(positions.reference, positions.is_legal, temperature=part.temperature)
+        return policy.distribution(positions, temperature=part.temperature)
 
     def probe(
         self, part: Batch[States], terms: Terms, new: MoveDistribution, reference: MoveDistribution | None, knobs: Knobs
@@ -159,8 +162,8 @@ def sampled_trajectories(sampler: Sampler, states: States, values: Values, group
 
     A trajectory ends early with its game, or if the engine fails.
     """
-    # Drop cached replies: boards reached later have none, and a batch has them for all its boards or for none.
-    states = replace(states, positions=replace(states.positions, cached_replies=None))
+    # Drop what boards reached later lack, because a batch has it for all its boards or for none.
+    states = replace(states, positions=replace(states.positions, cached_replies=None, reference=None))
     num_dropped, count = 0, len(states) * group_size
     old, columns_BG = sampler.draw(states.positions, "moves", 0, count=count)
     # Trajectories 0 to G - 1 start at the first board, G to 2G - 1 at the second.

@@ -60,8 +60,7 @@ class SelfPlay:
     """Keys (`position_key`) of positions that must not be states."""
     num_processes: int
     prepared: Callable[[PositionBatch], PositionBatch]
-    """`NetworkPolicy.prepared` of the KL's frozen policy. After a resume, the trained policy would cache other replies, which changes
-    rounding."""
+    """`with_reference` of the KL's frozen policy. After a resume, the trained policy would cache other replies, which changes rounding."""
     say: Callable[[str], None]
     _round: int | None = None
     _states: States | None = None

@@ -18,11 +18,15 @@ from grpo.base.errors import PlainError
 from grpo.base.seeding import torch_stream
 from grpo.board.actions import ACTIONS, action_id
 from grpo.board.encoding import CASTLING, EN_PASSANT
+from grpo.board.features import joined
 from grpo.board.phases import PHASES, phase_of
 from grpo.dataset.table import BoardArrays
 from grpo.engine.answers import EngineError
 from grpo.engine.move_values import ValueTable
 from grpo.policy.distribution import PositionBatch
+from grpo.policy.policy import MAX_CACHED, NetworkPolicy
+
+_BOARDS_AT_ONCE: Final = 1_024  # Limits memory.
 
 Names = tuple[str | int, ...]
 """Name of a random stream, such as ("states", "reflection")."""
@@ -65,7 +69,7 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
     images[:, :64] = encodings[:, _REFLECTED_SQUARES.to(encodings.device)]
     file = encodings[:, EN_PASSANT]  # 1 to 8; 0 is none.
     images[:, EN_PASSANT] = torch.where(file > 0, 9 - file, file)
-    ids = positions.action_ids
+    ids, plain, mirrored = positions.action_ids, positions.reference, positions.reference_of_image
     return PositionBatch(
         encodings=torch.where(is_mirrored[:, None], images, encodings),
         action_ids=torch.where(is_mirrored[:, None], _REFLECTED_IDS.to(ids.device)[ids], ids),
@@ -73,6 +77,27 @@ def reflected(positions: PositionBatch, wanted_B: Tensor) -> PositionBatch:
         repeats=positions.repeats,
         features=None if positions.features is None else positions.features.reflected(is_mirrored),
         cached_replies=None if positions.cached_replies is None else positions.cached_replies.reflected(is_mirrored),
+        reference=None if plain is None or mirrored is None else torch.where(is_mirrored[:, None], mirrored, plain),
+    )
+
+
+@torch.no_grad()
+def with_reference(positions: PositionBatch, policy: NetworkPolicy) -> PositionBatch:
+    """Return `policy.prepared` with the policy's log-probabilities, which saves a forward pass at each use."""
+    positions = policy.prepared(positions)
+    if len(positions) > MAX_CACHED:
+        return positions
+
+    def log_probs(piece: PositionBatch) -> Tensor:
+        return policy.distribution(piece, temperature=1.0).log_probs.cpu()
+
+    pieces = [positions.select_rows(rows) for rows in torch.split(torch.arange(len(positions)), _BOARDS_AT_ONCE)]
+    images = [reflected(piece, torch.ones(len(piece), dtype=torch.bool)) for piece in pieces]
+    return joined(
+        [
+            replace(piece, reference=log_probs(piece), reference_of_image=log_probs(image))
+            for piece, image in zip(pieces, images, strict=True)
+        ]
     )
 
 
@@ -117,7 +142,7 @@ class DatasetStates:
     ) -> None:
         """Keep boards with at least two legal moves. Raises TooFewStatesError for fewer than `states_per_step`.
 
-        `prepared` (`NetworkPolicy.prepared` of the reference) only saves time.
+        `prepared` (`with_reference`) only saves time.
         """
         positions = PositionBatch.from_arrays(arrays)
         values, phases = torch.from_numpy(arrays.values).float(), torch.from_numpy(arrays.phases)

@@ -9,15 +9,15 @@ from steps.run.records import Run
 
 # Seconds on two cores; only ratios count. `calibrate` runs beside `pretrain`.
 _MEASURED_SECONDS: Final = {
-    "build_boards": 93.0,
+    "build_boards": 78.0,
     "join_boards": 2.0,
     "check_boards": 12.0,
-    "pretrain": 54.0,
-    "baseline": 29.0,
-    "finetune": 192.0,
-    "screen": 30.0,
-    "confirm": 29.0,
-    "select": 90.0,
+    "pretrain": 55.0,
+    "baseline": 26.0,
+    "finetune": 177.0,
+    "screen": 31.0,
+    "confirm": 25.0,
+    "select": 69.0,
     "report": 3.0,
 }
 

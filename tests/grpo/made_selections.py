@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from grpo.settings.tree import SelectionConfig
 from grpo.statistics.halving import HalvingTrace, sequential_halving
 from grpo.statistics.intervals import Estimate, expected_score
 from grpo.statistics.verdict import Decision, LadderGain, candidates_by_regret, decide
+
+DEFAULT = SelectionConfig()
 
 
 def gain(played: float, adjudicated: float = 0.0, *, margin: float = 30.0) -> LadderGain:
@@ -22,11 +25,11 @@ NO_GAIN = gain(0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """How much is played; the defaults are a small run."""
+    """How much is played; the defaults are the preset's."""
 
-    num_candidates: int = 5
-    round_pairs: int = 40
-    confirmation_pairs: int = 300
+    num_candidates: int = DEFAULT.num_candidates
+    round_pairs: int = DEFAULT.num_screening_pairs
+    confirmation_pairs: int = DEFAULT.num_confirmation_pairs
     draw_rate: float = 0.5
 
 
@@ -44,7 +47,7 @@ def screened(rng: np.random.Generator, elos: Mapping[int, float], protocol: Prot
     # The standard error of a held-out regret is 0.1 on 600 boards; 50 Elo are hardly more than that, so the screen is no oracle.
     regrets = {step: 0.1 - 1e-4 * elo + 0.004 * rng.normal() for step, elo in elos.items()}
     return sequential_halving(
-        candidates_by_regret(regrets)[: protocol.num_candidates],
+        candidates_by_regret(regrets, count=protocol.num_candidates),
         lambda steps, _: {step: drawn_pairs(rng, protocol.round_pairs, elo=elos[step], draw_rate=protocol.draw_rate) for step in steps},
     )
 

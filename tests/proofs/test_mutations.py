@@ -65,6 +65,9 @@ TABLE: Final = {
         ("grpo/train/self_play", "tiny_training", "mean.lerp_(weights, 1 - decay)", "mean.lerp_(weights, decay)"),
         ("grpo/train/self_play", "tiny_training", '"minibatches", self.num_steps_done, 0)', '"minibatches", 0)'),
     ],
+    "grpo/train/states.py": [
+        ("grpo/train/states", "stored_probabilities", "[:, None], mirrored, plain)", "[:, None], plain, plain)"),
+    ],
     "grpo/train/network_problem.py": [
         ("grpo/train/trainer", "of_its_step", "temperature=knobs.temperature,", "temperature=config.temperature,"),
         ("grpo/train/trainer", "swapped", ".log(), -entropies)", ".log(), 0 * entropies)"),
@@ -163,6 +166,7 @@ TABLE: Final = {
     ],
     "grpo/statistics/halving.py": [
         ("grpo/statistics/verdict", "listed_first", "ranked = sorted(remaining, key", "ranked = sorted(reversed(remaining), key"),
+        ("grpo/statistics/verdict", "first_candidate", "1 + score - of_first", "1 + of_first - score"),
     ],
     "grpo/statistics/ratings.py": [
         ("grpo/statistics/statistics", "its_weight", "information / information.sum()", "0 * information + 0.5"),

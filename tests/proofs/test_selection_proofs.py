@@ -19,7 +19,7 @@ pytestmark = pytest.mark.prove
 
 NUM_SELECTIONS = 1_000
 EQUAL = dict.fromkeys(range(50, 1_050, 50), 0.0)
-STRONG_STEP = 500
+LAST = 1_000
 PROTOCOLS = {
     "half draws": Protocol(),
     "few draws": Protocol(draw_rate=0.1),
@@ -38,19 +38,27 @@ def test_of_1_000_selections_among_20_equal_checkpoints_at_most_5_percent_promot
 
 
 @protocols
-def test_among_one_50_elo_stronger_and_19_equal_a_wrong_one_is_promoted_in_at_most_5_percent(protocol: Protocol) -> None:
+def test_a_last_checkpoint_that_is_50_elo_stronger_is_promoted_and_a_wrong_one_in_at_most_5_percent(protocol: Protocol) -> None:
     rng = np.random.default_rng(2)
-    decisions = [selected(rng, EQUAL | {STRONG_STEP: 50.0}, protocol) for _ in range(NUM_SELECTIONS)]
-    found = [decision for decision in decisions if decision.candidate_step == STRONG_STEP]
+    decisions = [selected(rng, EQUAL | {LAST: 50.0}, protocol) for _ in range(NUM_SELECTIONS)]
+    found = [decision for decision in decisions if decision.candidate_step == LAST]
     right = sum(decision.promoted for decision in found) / NUM_SELECTIONS
-    wrong = sum(decision.promoted for decision in decisions if decision.candidate_step != STRONG_STEP) / NUM_SELECTIONS
-    print(
-        f"power: the stronger one promoted {right:.1%} (chosen by screen and halving {len(found) / NUM_SELECTIONS:.1%},"
-        f" then confirmed {share_promoted(found):.1%}); a wrong one {wrong:.1%}"
-    )
+    wrong = sum(decision.promoted for decision in decisions if decision.candidate_step != LAST) / NUM_SELECTIONS
+    print(f"power: the last promoted {right:.1%} (chosen {len(found) / NUM_SELECTIONS:.1%}, then confirmed {share_promoted(found):.1%});")
+    print(f"a wrong one {wrong:.1%}")
     assert wrong <= 0.05
-    assert right >= 0.5
+    assert right >= 0.85
     assert share_promoted(found) >= 0.9, "once chosen, 50 Elo are nearly always confirmed"
+
+
+@protocols
+def test_a_last_checkpoint_that_collapsed_gives_way_to_an_earlier_one(protocol: Protocol) -> None:
+    rng = np.random.default_rng(4)
+    decisions = [selected(rng, dict.fromkeys(EQUAL, 60.0) | {LAST: -60.0}, protocol) for _ in range(NUM_SELECTIONS)]
+    kept = sum(decision.candidate_step == LAST for decision in decisions) / NUM_SELECTIONS
+    print(f"the collapsed one chosen {kept:.1%}, an earlier one promoted {share_promoted(decisions):.1%}")
+    assert kept <= 0.05
+    assert share_promoted(decisions) >= 0.95
 
 
 @protocols

@@ -124,31 +124,40 @@ def test_half_of_the_candidates_rounded_up_stay_until_two_play_for_the_last_plac
 
 def test_scores_add_up_over_the_rounds_and_the_lower_half_leaves() -> None:
     table = {
-        (10, 0): [0.5, 0.75],
-        (20, 0): [1.0, 1.0],
-        (30, 0): [0.5, 0.5],
-        (40, 0): [0.25, 0.25],
+        (10, 0): [0.5, 0.75] * 8,
+        (20, 0): [1.0, 1.0] * 8,
+        (30, 0): [0.5, 0.5] * 8,
+        (40, 0): [0.25, 0.25] * 8,
         # The second round alone would choose 10; both together choose 20.
-        (10, 1): [0.75, 0.5],
-        (20, 1): [0.5, 0.5],
+        (10, 1): [0.75, 0.5] * 8,
+        (20, 1): [0.5, 0.5] * 8,
     }
     trace = sequential_halving(
-        [10, 20, 30, 40], lambda candidates, number: {candidate: table[candidate, number] for candidate in candidates}
+        [40, 10, 20, 30], lambda candidates, number: {candidate: table[candidate, number] for candidate in candidates}
     )
     assert trace.winner == 20
     assert [(entry.round, entry.candidate, entry.kept) for entry in trace.entries] == [
+        (0, 40, False),  # The first is shown to be weaker.
         (0, 10, True),
         (0, 20, True),
         (0, 30, False),
-        (0, 40, False),
         (1, 10, False),
         (1, 20, True),
     ]
-    assert trace.entries[-1].so_far == paired_interval([1.0, 1.0, 0.5, 0.5])
+    assert trace.entries[-1].so_far == paired_interval([1.0] * 16 + [0.5] * 16)
 
 
 def test_of_candidates_with_equal_scores_those_listed_first_stay() -> None:
-    assert sequential_halving([30, 10, 20], lambda candidates, _: {candidate: [0.5, 0.75] for candidate in candidates}).winner == 30
+    trace = sequential_halving([20, 10, 30, 15], lambda candidates, _: {candidate: [0.5, 0.75] for candidate in candidates})
+    assert [entry.candidate for entry in trace.entries if entry.kept] == [20, 10, 20]
+
+
+@pytest.mark.parametrize(("num_pairs", "winner"), [(40, 30), (400, 10)])
+def test_the_first_candidate_stays_unless_another_is_shown_to_be_better(num_pairs: int, winner: int) -> None:
+    better, last = [0.75, 0.25, 0.75, 0.5] * (num_pairs // 4), [0.5, 0.5, 0.25, 0.75] * (num_pairs // 4)
+    table = {10: better, 20: [0.0] * num_pairs, 30: last}
+    trace = sequential_halving([30, 10, 20], lambda candidates, _: {candidate: table[candidate] for candidate in candidates})
+    assert trace.winner == winner
 
 
 # Phases.
@@ -203,15 +212,18 @@ def test_the_games_that_chose_a_candidate_flatter_it_and_the_confirmation_does_n
     chosen_by, fresh = [], []
     for _ in range(100):
         trace = screened(rng, EQUAL, Protocol(num_candidates=8, round_pairs=20))
-        chosen_by.append([entry.so_far.value for entry in trace.entries if entry.candidate == trace.winner][-1])
+        chosen_by.append(max(entry.so_far.value for entry in trace.entries))
         fresh.append(np.mean(confirmed(rng, 0.0, Protocol(confirmation_pairs=60))))
     assert np.mean(chosen_by) > 0.52, "the winner's curse: all of them are equal"
     assert abs(np.mean(fresh) - 0.5) < 3 * 0.25 / np.sqrt(60 * 100)
 
 
-def test_the_lowest_regrets_come_first_and_of_equals_the_later_step() -> None:
+def test_the_last_step_comes_first_then_the_lowest_regrets_and_of_equals_the_later_step() -> None:
     regrets = {0: 0.30, 50: 0.20, 100: 0.10, 150: 0.20, 200: 0.10, 250: 0.40}
-    assert candidates_by_regret(regrets) == candidates_by_regret(dict(reversed(regrets.items()))) == [200, 100, 150, 50, 0, 250]
+    for given in (regrets, dict(reversed(regrets.items()))):
+        assert candidates_by_regret(given, count=9) == [250, 200, 100, 150, 50, 0]
+        assert candidates_by_regret(given, count=2) == [250, 200]
+    assert candidates_by_regret({}, count=4) == []
 
 
 def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:

@@ -1,17 +1,29 @@
 """States to learn from: every board keeps its own moves, values and phase, and is shown one way and its mirror image the other."""
 
 from dataclasses import replace
+from functools import partial
 
 import chess
 import pytest
 import torch
-from doubles import MadeUpValues, check_states, fake_arrays, legal_moves, name_of, names_of, some_boards
+from doubles import (
+    MadeUpValues,
+    check_states,
+    fake_arrays,
+    legal_moves,
+    lively_policy,
+    name_of,
+    names_of,
+    some_boards,
+    trainer_of,
+)
 
 from grpo.base.errors import PlainError
 from grpo.board.actions import action_id
 from grpo.dataset.table import BoardArrays
 from grpo.policy.distribution import PositionBatch
-from grpo.train.states import DatasetStates, reflected, valued_states
+from grpo.settings.grpo import GrpoConfig
+from grpo.train.states import DatasetStates, reflected, valued_states, with_reference
 
 BOARDS = some_boards(50)
 ARRAYS = fake_arrays(BOARDS)
@@ -108,3 +120,19 @@ def test_a_dataset_shows_each_board_one_way_in_one_epoch_and_the_other_way_in_th
     for board in boards:
         ways = {PositionBatch.from_boards([way]).encodings[0].numpy().tobytes() for way in (board, left_right(board))}
         assert len(ways & (first | second)) == len(ways), board.fen()
+
+
+def test_the_references_stored_probabilities_are_those_that_it_computes_for_each_board_and_its_image(
+    random_boards: list[chess.Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = fake_arrays([board for board in random_boards[::15] if board.legal_moves.count() > 1][:64])
+    config = GrpoConfig(states_per_step=64, kl_coefficient=0.5, temperature=1.3, learning_rate=0.02)
+    policy, trainers = lively_policy(2), []
+    for prepared in (PositionBatch.with_features, partial(with_reference, policy=lively_policy())):
+        dataset = DatasetStates(arrays, states_per_step=64, seed=1, prepared=prepared)
+        trainers.append(trainer_of(config, arrays, policy=policy.copied(), dataset=dataset))
+    monkeypatch.setattr(trainers[1].problem.reference, "distribution", None)
+    for _ in range(4):  # Each board both ways.
+        expected, metrics = (trainer.step().metrics["grpo/kl_reference"] for trainer in trainers)
+        assert metrics == pytest.approx(expected, rel=1e-4)
+        assert expected > 0.01

@@ -32,9 +32,12 @@ from steps.names import CHECKPOINTS, HISTORY, PGN, REPORT
 from steps.run.work import Part
 
 REGRETS = {2: 0.20, 4: 0.21, 6: 0.22}
+LAST = 6
+"""The last checkpoint, and the only candidate of `ONE`."""
 NUM_BOARDS = 12
 _MAIN = """
 selection.num_candidates = 3
+selection.num_screening_pairs = 8
 selection.num_confirmation_pairs = 8
 evaluation.max_plies = 6
 """

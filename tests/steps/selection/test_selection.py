@@ -14,6 +14,7 @@ from doubles import CPU, saved_policy
 from made_documents import made_reports, made_results
 from made_language import made_up_rows
 from made_selection import (
+    LAST,
     NUM_BOARDS,
     ONE,
     REGRETS,
@@ -279,7 +280,7 @@ def test_a_candidate_that_is_no_better_leaves_the_initial_policy_champion(
 def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_phase_is_named(
     selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_strong(monkeypatch, "step 2")
+    make_strong(monkeypatch, f"step {LAST}")
     initial = weights_hash(NetworkPolicy.load(inputs["pretrain"], CPU))
 
     def scores(policy: Any, heldout: Any) -> HeldoutScores:
@@ -301,10 +302,10 @@ def test_a_better_candidate_that_grew_worse_in_a_phase_is_not_promoted_and_the_p
 def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_promoted_and_the_report_says_so(
     selections: Selections, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_strong(monkeypatch, "step 2")
+    make_strong(monkeypatch, f"step {LAST}")
 
     def difference(ladder: Any, first: Any, second: Any, *, adjudicated: bool) -> Estimate:
-        assert [place.games[0].result.first for place in (first, second)] == ["step 2", INITIAL]
+        assert [place.games[0].result.first for place in (first, second)] == [f"step {LAST}", INITIAL]
         return Estimate(value=200.0, low=100.0, high=300.0) if adjudicated else Estimate(value=-40.0, low=-80.0, high=-1.0)
 
     monkeypatch.setattr(select, "ladder_difference", difference)
@@ -320,12 +321,12 @@ def test_a_candidate_that_beats_its_start_and_is_worse_on_the_ladder_is_not_prom
 def test_a_previous_champion_gives_way_only_where_games_of_its_own_and_holm_show_it_beaten(
     is_beaten: bool, selections: Selections, other_champion: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = make_strong(monkeypatch, "step 2", *([] if is_beaten else [PREVIOUS]))
+    made = make_strong(monkeypatch, f"step {LAST}", *([] if is_beaten else [PREVIOUS]))
     found = selections.run(ONE, champion=other_champion)
     games, report = found.games(), found.report
     assert list(games) == [CONFIRMATION, PREVIOUS, SAMPLED, LADDER]
     assert not set(openings_of(games[CONFIRMATION])) & set(openings_of(games[PREVIOUS]))
-    assert {name for game in games[PREVIOUS] for name in (game.headers["White"], game.headers["Black"])} == {"step 2", PREVIOUS}
+    assert {name for game in games[PREVIOUS] for name in (game.headers["White"], game.headers["Black"])} == {f"step {LAST}", PREVIOUS}
     assert dict(made)[PREVIOUS] == weights_in(other_champion)
     assert [(claim["name"], claim["is_shown"]) for claim in report["claims"]] == [
         (BETTER_THAN_INITIAL, True),
