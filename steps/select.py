@@ -28,7 +28,7 @@ from grpo.policy.files import copy_policy
 from grpo.statistics.halving import Screened
 from grpo.statistics.intervals import REPEATED_Z, Estimate, elo_estimate
 from grpo.statistics.phase_guard import PhaseChange, phase_changes
-from grpo.statistics.verdict import Decision, LadderGain, decide, decide_without_candidate, peak_step
+from grpo.statistics.verdict import Decision, LadderGain, decide, decide_without_candidate
 from grpo.viewer.annotations import annotate
 from grpo.viewer.decisions import Decisions
 from grpo.viewer.page import viewer_page
@@ -127,14 +127,11 @@ def _judge(work: Work, screened: Screened, step: int) -> Selection:
     ratings = {"rating": placement.rating, "rating_pretrained": initial_placement.rating, "ladder_gain": gain.played}
     regret = {"selection/heldout_regret": screened.heldout_regret_best[step].value}
     work.log(Record(step, _metrics(matches, ratings) | regret))
-    # Later rounds overwrite earlier ones. Screening games overestimate the candidate that they chose, so the confirmation's score counts.
-    scores = {entry.candidate: entry.so_far for entry in screened.screening} | {step: confirmed.interval()}
-    peak = peak_step(scores)
     return Selection(
         **dict(decision),
         champion_step=step if decision.promoted else PRETRAINED_STEP,
-        peak_step=peak,
-        peak=scores[peak],
+        peak_step=step,
+        peak=confirmed.interval(),
         screening=screened.screening,
         heldout_regret_best=screened.heldout_regret_best,
         confirmation_best_moves=confirmed.report(),

@@ -18,8 +18,8 @@ class Selection(Decision):
     """Without a candidate, fields about it are None."""
 
     champion_step: int  # 0 is the pretrained policy.
-    peak_step: int  # Checkpoint whose score against the pretrained policy has the highest lower bound; 0 if none played.
-    peak: Estimate | None = None  # Score of `peak_step`.
+    peak_step: int  # The candidate, to resume from; 0 without a candidate.
+    peak: Estimate | None = None  # Score of `peak_step` in the confirmation games.
     screening: tuple[HalvingEntry, ...] = ()
     heldout_regret_best: dict[int, Estimate]
     """Step -> mean regret on held-out boards: the best move's value minus the most likely move's."""

@@ -164,8 +164,3 @@ def _claims(pair_scores: Mapping[str, Sequence[float]]) -> tuple[Claim, ...]:
         Claim(name=name, interval=paired_interval(scores), p_value=p_value(scores), adjusted_p=by_holm, is_shown=by_holm <= LEVEL)
         for (name, scores), by_holm in zip(pair_scores.items(), adjusted, strict=True)
     )
-
-
-def peak_step(scores: Mapping[int, Estimate]) -> int:
-    """Return the step whose interval has the highest lower bound, because the highest score would be mostly luck."""
-    return max(scores, key=lambda step: scores[step].low)

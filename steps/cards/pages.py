@@ -33,13 +33,12 @@ def gain_chart(decision: Selection) -> list[CardPart]:
 
 
 def checkpoint_charts(decision: Selection) -> list[CardPart]:
-    chosen, peak = decision.candidate_step, decision.peak_step
-    # If the candidate is the peak, its confirmation has the ring, not its screening.
+    peak = decision.peak_step
     screened = {entry.candidate: elo_estimate(entry.so_far) for entry in decision.screening}
-    played = [Interval(f"step {step:,}", gain, "screening", is_ringed=step == peak != chosen) for step, gain in sorted(screened.items())]
+    played = [Interval(f"step {step:,}", gain, "screening") for step, gain in sorted(screened.items())]
     if (games := decision.confirmation_best_moves) is not None:
         confirmed = elo_estimate(games.score)
-        played.append(Interval(f"step {chosen:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=chosen == peak))
+        played.append(Interval(f"step {peak:,}, confirmed", confirmed, "confirmation, fresh games", is_ringed=True))
     regrets = [
         Interval(f"step {step:,}", regret, "held-out boards", is_ringed=step == peak)
         for step, regret in sorted(decision.heldout_regret_best.items())

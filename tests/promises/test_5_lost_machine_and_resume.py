@@ -11,7 +11,7 @@ import pytest
 from doubles import CPU, MadeUpValues
 from made_run import COUNT, STEPS, do_run, forked, hashes, kill_before, progress_left, rows_logged, run_of, status_of
 from tiny_training import finetune, prepare, settings
-from tracked_runs import CHAMPION_AT, PEAK_AT, SETTINGS, TrackedRun
+from tracked_runs import CANDIDATE_AT, OTHER_AT, SETTINGS, TrackedRun
 
 import steps as pipeline
 import steps.finetune
@@ -58,7 +58,7 @@ def registered(here: Machine, aws: object) -> Machine:
 
 
 def test_an_empty_machine_resumes_from_peak_champion_run_and_step(registered: Machine, tmp_path: Path) -> None:
-    for name, step in {"peak": PEAK_AT, "champion": CHAMPION_AT, "7": PEAK_AT, f"7/{CHAMPION_AT}": CHAMPION_AT}.items():
+    for name, step in {"peak": CANDIDATE_AT, "champion": CANDIDATE_AT, "7": CANDIDATE_AT, f"7/{OTHER_AT}": OTHER_AT}.items():
         empty = replace(registered, home=tmp_path / f"empty-{name.replace('/', '-')}")
         origin, store = find_origin(name, "default", empty), Store.of(empty)
         assert (origin["run"], origin["step"], origin["settings"]) == ("7", step, SETTINGS)
@@ -75,7 +75,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
 ) -> None:
     empty = replace(registered, home=tmp_path / "empty", store="")
     origin, store = find_origin("peak", "default", empty), Store.of(empty)
-    assert (origin["run"], origin["step"], origin["settings"]) == ("7", PEAK_AT, SETTINGS)
+    assert (origin["run"], origin["step"], origin["settings"]) == ("7", CANDIDATE_AT, SETTINGS)
     assert origin["name"] == "default/peak", "the same command finds it where another preset has a peak too"
     assert origin["known"] == summary_of(TrackedRun(registered).run, Store.of(registered))
     assert origin["known"].keys() == {"data", "verdict", "findings"}
@@ -108,7 +108,7 @@ def test_where_the_store_is_not_the_peak_comes_from_mlflow_whole_and_a_champion_
 
 
 def test_boards_moves_and_network_stay_the_origins_and_what_is_refused_is_told_with_the_command_that_works() -> None:
-    origin = Origin(name="peak", run="7", step=PEAK_AT, settings=SETTINGS, outputs={}, known={})
+    origin = Origin(name="peak", run="7", step=CANDIDATE_AT, settings=SETTINGS, outputs={}, known={})
     assert resumed_settings(origin, {"grpo": {"learning_rate": 0.5, "states_per_step": 64}}).grpo.learning_rate == 0.5
     refused: dict[str, dict[str, Any]] = {
         "boards.num_train": {"boards": {"num_train": 3_000}},

@@ -68,7 +68,7 @@ def ladder() -> LadderReport:
 
 
 def selection(score: float, elo: float) -> Selection:
-    """Return a decision on step 100, given its score against its start and its gain on the ladder; step 250 is the peak."""
+    """Return a decision on step 100, given its score against its start and its gain on the ladder; step 250 was screened, too."""
     played, judged = (Estimate(value=value, low=value - 30, high=value + 30) for value in (elo, elo + 10))
     decision = decide(
         100,
@@ -81,8 +81,8 @@ def selection(score: float, elo: float) -> Selection:
     return Selection(
         **dict(decision),
         champion_step=100 if decision.promoted else 0,
-        peak_step=250,
-        peak=Estimate(value=0.55, low=0.5123, high=0.6123, num_pairs=16),
+        peak_step=100,
+        peak=match(score).score,
         screening=sequential_halving([100, 250], lambda *_: {100: [0.75] * 8, 250: [0.5] * 8}).entries,
         heldout_regret_best={100: regret_interval(0.0485, 0.0011), 250: regret_interval(0.0497, 0.0012)},
         confirmation_best_moves=match(score),

@@ -26,8 +26,8 @@ from steps.track.publish import publish
 from steps.track.sender import journal_of
 
 SETTINGS = Settings().model_dump(mode="json")
-CHAMPION_AT, PEAK_AT = 100, 250
-"""Steps of the policies that `made_documents` names."""
+CANDIDATE_AT, OTHER_AT = 100, 250
+"""Steps of the checkpoints that `made_documents` names. The candidate is champion and peak."""
 
 _IDS = ("mlflow.user", "mlflow.parentRunId", "chess_grpo.run", "chess_grpo.child", "chess_grpo.logged")
 
@@ -96,13 +96,13 @@ def curve(name: str, count: int, start: int = 1) -> list[Record]:
 
 
 def checkpoints(folder: Path) -> None:
-    for seed, step in enumerate((CHAMPION_AT, PEAK_AT)):
+    for seed, step in enumerate((CANDIDATE_AT, OTHER_AT)):
         place = saved_policy(folder / CHECKPOINTS / f"step-{step:08d}", seed)
         write_manifest(place, {"kind": "checkpoint", "step": step})
 
 
 def policies(folder: Path) -> None:
-    write_json(folder / REPORT, {"step": "select", "champion_step": CHAMPION_AT, "peak_step": PEAK_AT})
+    write_json(folder / REPORT, {"step": "select", "champion_step": CANDIDATE_AT, "peak_step": CANDIDATE_AT})
     for seed, role in enumerate(("champion", "peak")):
         saved_policy(folder / role, seed)
     (folder / "peak" / "state.safetensors").write_text("the rest of a checkpoint")

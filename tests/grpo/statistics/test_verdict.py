@@ -7,9 +7,9 @@ import pytest
 from made_selections import NO_GAIN, Protocol, confirmed, drawn_pairs, gain, screened
 
 from grpo.statistics.halving import halving_rounds, sequential_halving
-from grpo.statistics.intervals import LEVEL, REPEATED_Z, Estimate, p_value, paired_interval
+from grpo.statistics.intervals import LEVEL, REPEATED_Z, p_value, paired_interval
 from grpo.statistics.phase_guard import FEWEST_BOARDS, PhaseChange, phase_changes
-from grpo.statistics.verdict import Decision, LadderGain, Verdict, candidates_by_regret, decide, peak_step
+from grpo.statistics.verdict import Decision, LadderGain, Verdict, candidates_by_regret, decide
 
 STRONG = [0.5] * 60 + [0.75] * 40
 WEAK = [1 - score for score in STRONG]
@@ -224,11 +224,3 @@ def test_the_last_step_comes_first_then_the_lowest_regrets_and_of_equals_the_lat
         assert candidates_by_regret(given, count=9) == [250, 200, 100, 150, 50, 0]
         assert candidates_by_regret(given, count=2) == [250, 200]
     assert candidates_by_regret({}, count=4) == []
-
-
-def test_the_peak_is_the_candidate_with_the_best_lower_bound_and_not_the_one_with_the_luckiest_score() -> None:
-    games = {
-        50: Estimate(value=0.60, low=0.40, high=0.80, num_pairs=10),
-        100: Estimate(value=0.55, low=0.51, high=0.59, num_pairs=100),
-    }
-    assert peak_step(games) == 100
