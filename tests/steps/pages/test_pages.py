@@ -70,7 +70,7 @@ def test_every_number_has_its_interval_its_games_and_its_yardstick(results: Resu
     names = "candidate on the ladder", "pretrained on the ladder (openings of the candidate)"
     placed = [(found[name].estimate.low, found[name].estimate.value) for name in names]
     assert placed == [(240, 260), (220, 240)], "of the games of the ladder gain, and not the 250 of the baseline"
-    # The half-width of 30 is one of 15 after both parts, and 15 (1.977 + 0.8416) / 1.977 = 21.4.
+    # The half-width of 30 is a standard error of 30 / 2.178, and of 9.74 after both parts; 2.952 * 9.74 = 28.8.
     stopped = "Play stopped after 150 of at most 300 pairs per rung, because a difference was shown."
     said = f"{stopped} Such a test shows a true difference of 29 Elo in 80 % of the cases"
     assert said in " ".join(page("report", results=results).split())
